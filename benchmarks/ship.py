@@ -7,8 +7,8 @@
 Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and with --generator its
 generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
 card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of its
-arm, if one is named, from the result file of `benchmarks.record`. A folder of more than 45 MB is
-refused.
+arm, if one is named, from the result file of `benchmarks.record`; those of its other seeds, and of
+the rounded weights, too. A folder of more than 45 MB is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import ARM, STAGE, shipped_scores
+from benchmarks.shipped_tables import ARM, STAGE, shipped_limits, shipped_scores
 from electra import atomic
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
@@ -150,14 +150,21 @@ def complete_card(card: str, options: argparse.Namespace) -> str:
     if not options.generator:
         card = card.replace("; the generator beside it does.", ".")
     sources = read_sources(options.corpus)
-    sections = [card.rstrip(), *describe_text(sources), *describe_license(options.license, sources)]
-    sections += [*describe_scores(options), *describe_beyond(options)]
-    return "\n".join([*sections, *describe_limits(sources)]) + "\n"
+    return "\n".join([card.rstrip(), *describe_model(sources, options)]) + "\n"
 
 
-def describe_limits(sources: Mapping[str, Result]) -> list[str]:
+def describe_model(sources: Mapping[str, Result], options: argparse.Namespace) -> list[str]:
+    """Return what the card says after the facts of the run."""
+    lines = [*describe_text(sources), *describe_license(options.license, sources)]
+    lines += [*describe_scores(options), *describe_beyond(options)]
+    return [*lines, *describe_limits(sources, options)]
+
+
+def describe_limits(sources: Mapping[str, Result], options: argparse.Namespace) -> list[str]:
     """Return what the model is for, and what it is not."""
     characters = sum(counts["kept"] for counts in sources.values())
+    record = read_record(options.record)
+    measured = shipped_limits(record, name=options.name, stage=options.stage, arm=options.arm)
     return [
         "",
         "## Use and limits",
@@ -172,9 +179,8 @@ def describe_limits(sources: Mapping[str, Result]) -> list[str]:
         "up to 2.5 minutes; those of fine-tuning, about ten; and which of three long runs is "
         "shipped (six tasks). The tasks beyond GLUE chose none. No test set was used but that of "
         "CoNLL-2000, which has no dev set.",
-        "- One seed of pre-training: how much the scores depend on it is not known.",
-        "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
-        "for. The tasks were scored with the weights before that.",
+        "",
+        *marked("shipped_limits", measured),
     ]
 
 
@@ -215,11 +221,15 @@ def describe_text(sources: Mapping[str, Result]) -> list[str]:
 
 
 def describe_scores(options: argparse.Namespace) -> list[str]:
-    """Return the scores of the arm that this run is; `benchmarks.tables` writes them anew."""
+    """Return the scores of the arm that this run is."""
     record = read_record(options.record)
     scores = shipped_scores(record, stage=options.stage, arm=options.arm)
-    marks = ("<!-- shipped_scores: python -m benchmarks.tables -->", "<!-- /shipped_scores -->")
-    return ["", "## Scores", "", marks[0], scores, marks[1]]
+    return ["", "## Scores", "", *marked("shipped_scores", scores)]
+
+
+def marked(name: str, text: str) -> list[str]:
+    """Return what `benchmarks.tables` writes anew from the result files, between its marks."""
+    return [f"<!-- {name}: python -m benchmarks.tables -->", text, f"<!-- /{name} -->"]
 
 
 def describe_beyond(options: argparse.Namespace) -> list[str]:

@@ -1,12 +1,16 @@
-"""The scores of a model that comes with the package: in its card, and in a row of the README."""
+"""What the card of a model that comes with the package says of its scores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import count
 from statistics import fmean, median
 
 from benchmarks.harness import Result
 from benchmarks.markdown import format_flags, result_or_file, table_header, table_row
+from benchmarks.record_comparison import is_scored, mean_score
 from benchmarks.record_tables import PUBLISHED
+from electra.cli.quickstart import SHIPPED
 
 STAGE, ARM = "final", "18x256, dropout 0.1"  # the run that is shipped
 RECIPE = "modern-small-deep"  # its settings
@@ -50,4 +54,74 @@ def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result |
     return None
 
 
-TABLES = (shipped_scores,)
+# ---- what the scores do not say ------------------------------------------------------------------
+
+
+def shipped_limits(
+    result: Result | None = None, *, name: str = SHIPPED, stage: str = STAGE, arm: str = ARM
+) -> str:
+    """Return how much the scores depend on the seed of pre-training, and what rounding costs."""
+    record = result_or_file(result, "record")
+    run = find_shipped(record, stage, arm)
+    seeds = rounding = ""
+    if run is not None:
+        seeds = "".join(describe_other_seeds(record, run))
+        rounding = "".join(describe_rounding(record, run, name))
+    lines = [
+        f"- One seed of pre-training.{seeds or ' How much the scores depend on it is not known.'}",
+        "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
+        f"for. The tasks were scored with the weights before that.{rounding}",
+    ]
+    return "\n".join(lines)
+
+
+def describe_other_seeds(record: Result, shipped: Result) -> Iterator[str]:
+    """Yield, for each number of minutes, what other seeds of the same settings have scored."""
+    tasks = sorted(shipped["tuned"])
+    others: dict[float, list[Result]] = {}
+    for run in record["runs"].values():
+        is_same = (run["arm"], run["settings"]) == (shipped["arm"], shipped["settings"])
+        if is_same and run is not shipped and is_scored(run, tasks):
+            others.setdefault(run["minutes"], []).append(run)
+    for minutes, runs in sorted(others.items()):
+        means = [f"{mean_score(run, tasks):.1f}" for run in runs]
+        if len(means) == 1:
+            yield f" Another, of {minutes:g} minutes, has a mean of {means[0]} on the same tasks."
+            continue
+        spans = {task: span([run["tuned"][task]["median"] for run in runs]) for task in tasks}
+        widest = max(tasks, key=spans.__getitem__)
+        yield (
+            f" Others, of {minutes:g} minutes, have means of {' and '.join(means)} on the same "
+            f"tasks; single tasks differ by up to {spans[widest]:.1f} points ({widest})."
+        )
+
+
+def span(scores: list[float]) -> float:
+    """Return how far apart the best and the worst score are, in points."""
+    return 100 * (max(scores) - min(scores))
+
+
+def describe_rounding(record: Result, shipped: Result, name: str) -> Iterator[str]:
+    """Yield scores of the rounded weights beside those of the same seeds and settings before."""
+    for run in record["runs"].values():
+        # What was fine-tuned before this model was made was another one of its name.
+        if run.get("model") != name or run["made"]["date"] < shipped["made"]["date"]:
+            continue
+        for task, entry in run.get("tuned", {}).items():
+            if pairs := compare_seeds(entry, shipped["tuned"].get(task)):
+                hardware = run["made"]["hardware"]
+                yield f" As shipped, {task} has {', '.join(pairs)} on {hardware}."
+
+
+def compare_seeds(entry: Result, before: Result | None) -> list[str]:
+    """Return each score of rounded weights beside that of the same seed before."""
+    if before is None or before.get("flags", "") != entry.get("flags", ""):
+        return []
+    return [
+        f"{100 * score:.1f} ({100 * before['scores'][seed]:.1f} before; seed {seed})"
+        for seed, score in zip(entry.get("seeds", count()), entry["scores"], strict=False)
+        if seed < len(before["scores"])
+    ]
+
+
+TABLES: tuple[Callable[[], str], ...] = (shipped_scores, shipped_limits)

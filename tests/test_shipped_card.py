@@ -1,0 +1,101 @@
+"""The card of a model that comes with the package says what the result files hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import electra
+from benchmarks import ship
+from benchmarks.harness import Result
+from benchmarks.shipped_tables import ARM, shipped_limits
+
+NAME, TASKS = "small-en", ("glue/cola", "glue/rte")
+
+
+def sources_of(card: str) -> dict[str, Result]:
+    """Return what the card's table says of each source, which corpus.json said when it shipped."""
+    rows = re.findall(r"^\| (\w+) \| .+ \| ([\d,]+) \| ([\d,]+) \|$", card, re.MULTILINE)
+    counts: dict[str, Result] = {}
+    for source, *numbers in rows:
+        kept, removed = (int(number.replace(",", "")) for number in numbers)
+        counts[source] = {"kept": kept, "removed": removed}
+    return counts
+
+
+def test_the_card_of_small_en_is_what_is_written_from_the_result_files_today() -> None:
+    card = (electra.model_path(NAME) / ship.CARD).read_text(encoding="utf8")
+    flags = ["run", NAME, "--arm", ARM, "--license", "cc-by-sa-4.0"]
+    written = ship.describe_model(sources_of(card), ship.parse_options(flags))
+    assert card[card.index("\n## Text") :] == "\n".join(written) + "\n"
+
+
+def run_of(scores: dict[str, list[float]], **facts: Any) -> Result:
+    tuned = {}
+    for task, values in scores.items():
+        middle = sorted(values)[len(values) // 2]
+        tuned[task] = {"flags": "", "scores": values, "median": middle}
+    made = {"hardware": "a GPU", "date": "2026-11-18"}
+    return {"stage": "final", "arm": ARM, "settings": "s", "minutes": 19.0, "made": made} | {
+        "tuned": tuned,
+        **facts,
+    }
+
+
+def limits_of(**runs: Result) -> tuple[str, str]:
+    shipped = run_of({"glue/cola": [0.50, 0.52, 0.54], "glue/rte": [0.6, 0.6, 0.6]})
+    first, second = shipped_limits({"runs": {"shipped": shipped, **runs}}).splitlines()
+    return first, second
+
+
+def test_one_seed_of_pre_training_says_nothing_of_others() -> None:
+    seeds, rounding = limits_of(
+        unscored=run_of({"glue/rte": [0.5]}, stage="quarter", minutes=4.75),
+        other_settings=run_of({task: [0.5] for task in TASKS}, stage="quarter", settings="t"),
+    )
+    assert seeds.endswith(
+        "One seed of pre-training. How much the scores depend on it is not known."
+    )
+    assert rounding.endswith("The tasks were scored with the weights before that.")
+
+
+def test_other_seeds_have_their_minutes_their_means_and_the_task_they_differ_most_on() -> None:
+    quarter = {"stage": "quarter", "minutes": 4.75}
+    one = run_of({"glue/cola": [0.40], "glue/rte": [0.50]}, **quarter)
+    two = run_of({"glue/cola": [0.44], "glue/rte": [0.52]}, **quarter)
+    assert limits_of(one=one)[0].endswith(
+        "Another, of 4.75 minutes, has a mean of 45.0 on the same tasks."
+    )
+    assert limits_of(one=one, two=two)[0].endswith(
+        "Others, of 4.75 minutes, have means of 45.0 and 48.0 on the same tasks; single tasks "
+        "differ by up to 4.0 points (glue/cola)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        ({}, True),
+        ({"model": "another"}, False),
+        ({"made": {"hardware": "a CPU", "date": "2026-11-17"}}, False),
+    ],
+    ids=["this model", "another model", "an earlier model of this name"],
+)
+def test_rounded_weights_are_compared_seed_by_seed_with_those_before(
+    facts: Result, is_told: bool
+) -> None:
+    made = {"hardware": "a CPU", "date": "2026-11-18"}
+    rounded = run_of({"glue/cola": [0.51, 0.55]}, stage="finetuning", model=NAME, made=made)
+    rounded["tuned"]["glue/cola"]["seeds"] = [0, 2]
+    told = limits_of(rounded=rounded | facts)[1].endswith(
+        "As shipped, glue/cola has 51.0 (50.0 before; seed 0), 55.0 (54.0 before; seed 2) on a CPU."
+    )
+    assert told == is_told
+
+
+def test_rounded_weights_with_other_settings_of_fine_tuning_are_not_compared() -> None:
+    tuned = run_of({"glue/cola": [0.51]}, stage="finetuning", model=NAME)
+    tuned["tuned"]["glue/cola"]["flags"] = "--epochs 10"
+    assert "As shipped" not in limits_of(tuned=tuned)[1]
