@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from benchmarks.harness import build_parser, check_counts, folder_name, lock_result, run_main
 from benchmarks.markdown import RESULTS
@@ -37,7 +36,9 @@ from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import (
     Arm,
     Plan,
+    RunLength,
     Stage,
+    length_file,
     load_plan,
     schedule_flags,
     speed_key,
@@ -50,6 +51,7 @@ from electra.data.shards import Shards
 from electra.files import read_json_object
 from electra.pretraining.recipe import Recipe
 from electra.runs.run_dir import METRICS, get_status
+from electra.tasks.glue import available_tasks
 
 OUTPUT = RESULTS / "record.json"
 
@@ -123,18 +125,6 @@ def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | N
     )
 
 
-class RunLength(NamedTuple):
-    """How long a run is."""
-
-    minutes: float
-    rows_per_second: float  # measured alone
-    steps: int
-
-
-def length_file(run: Path) -> Path:
-    return Path(f"{run}.length.json")
-
-
 class Search:
     """The runs of a stage, in their folder."""
 
@@ -155,6 +145,8 @@ class Search:
         asked = list(self.plan.runs(stage, self.options.arms))
         runs = [run for run in asked if self.is_left(stage, run)]
         print(f"{stage.name}: {len(runs)} runs left", flush=True)
+        if runs:
+            self.check_tasks(stage)  # what is missing would be found out after the pre-training
         for arm, _ in runs:
             self.open_shards(arm)
         # All before the first begins: a begun run that has to be removed stops no other midway.
@@ -166,12 +158,11 @@ class Search:
         ):
 
             def work(run: tuple[Arm, int]) -> None:
-                is_pretrained = self.is_pretrained(stage, run) or self.attempt(
-                    stage, run, lambda: self.pretrain(stage, *run)
-                )
-                if not is_pretrained:
+                if self.is_pretrained(stage, run):
+                    self.record.forget_failure(stage.name, run[0].name, run[1])
+                elif not self.attempt(stage, run, lambda: self.pretrain(stage, *run)):
                     return
-                for task in stage.tasks:
+                for task in self.tasks_left(stage, run):
                     tunings.append(finetunings.submit(self.finetune, stage, run, task))
 
             list(pretrainings.map(work, runs))
@@ -181,6 +172,14 @@ class Search:
         print(f"{stage.name}: {done} of {len(asked)} runs done", flush=True)
         if done < len(asked):
             sys.exit(1)
+
+    def check_tasks(self, stage: Stage) -> None:
+        """Raise UserError where a task of a stage has no data."""
+        available, _ = available_tasks(self.options.glue)
+        if missing := [name for name in stage.task_names if name not in available]:
+            raise UserError(
+                f"--glue {self.options.glue}: no training and dev data of {', '.join(missing)}"
+            )
 
     def is_left(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether a run has something left to do; raise where its settings have changed."""
@@ -199,15 +198,20 @@ class Search:
 
     def is_done(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether a run has the scores of all tasks."""
-        entry = self.record.entry(stage.name, run[0].name, run[1])
-        return set(entry.get("tuned", ())) >= set(stage.task_names)
+        return not self.tasks_left(stage, run)
+
+    def tasks_left(self, stage: Stage, run: tuple[Arm, int]) -> list[str]:
+        """Return the tasks of a stage, with their flags, that a run has no scores of."""
+        scored = self.record.entry(stage.name, run[0].name, run[1]).get("tuned", {})
+        return [task for task in stage.tasks if task.split()[0] not in scored]
 
     def is_pretrained(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether the facts of a run are kept, and its models are in their folder."""
         arm, seed = run
         entry = self.record.entry(stage.name, arm.name, seed)
         status = get_status(self.run_folder(stage, arm, seed)).get("status")
-        return "steps" in entry and "failed" not in entry and status == "finished"
+        is_same = entry.get("settings") == self.settings_of(arm)
+        return is_same and "steps" in entry and status == "finished"
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -305,6 +309,7 @@ class Search:
             minutes=length.minutes,
             rows_per_second=round(length.rows_per_second, 1),
             at_once=self.options.at_once,
+            tuned={},  # those of an earlier network say nothing of this one
             **facts,
         )
 

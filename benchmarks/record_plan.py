@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from electra.config import SettingError, UserError, build, flatten
 from electra.files import read_toml
@@ -234,6 +234,18 @@ def build_on_reference(reference: Arm, arm: Arm, *, source: str) -> Arm:
             "or a ramp, which an arm does not take over; name another"
         )
     return replace(arm, data=data, flags=f"{reference.flags} {arm.flags}".strip())
+
+
+class RunLength(NamedTuple):
+    """How long a run is."""
+
+    minutes: float
+    rows_per_second: float  # measured alone
+    steps: int
+
+
+def length_file(run: Path) -> Path:
+    return Path(f"{run}.length.json")
 
 
 def speed_key(recipe: Recipe) -> str:

@@ -53,7 +53,7 @@ class Record:
         return entry
 
     def update(self, stage: str, arm: str, seed: int, **facts: Any) -> None:
-        """Add facts to a run. A run that is begun again loses an earlier failure."""
+        """Add facts to a run, which loses an earlier failure."""
         with self.lock:
             entry = self.result["runs"].setdefault(run_key(stage, arm, seed), {})
             entry.pop("failed", None)
@@ -61,6 +61,12 @@ class Record:
             self.write()
         shown = facts.get("failed") or facts.get("held_out", [""])[-1:]
         print(f"{run_key(stage, arm, seed)}: {shown}", flush=True)
+
+    def forget_failure(self, stage: str, arm: str, seed: int) -> None:
+        """Drop an earlier failure of a run before what failed is tried again."""
+        with self.lock:
+            if self.entry(stage, arm, seed).pop("failed", None) is not None:
+                self.write()
 
     def add_scores(self, stage: str, arm: str, seed: int, *, task: str, scores: Result) -> None:
         with self.lock:

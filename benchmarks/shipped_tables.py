@@ -49,7 +49,7 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
 def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
     """Return the first run of an arm that has scores."""
     for run in record["runs"].values():
-        if (run["stage"], run["arm"]) == (stage, arm) and "tuned" in run:
+        if (run["stage"], run["arm"]) == (stage, arm) and run.get("tuned"):
             return run
     return None
 

@@ -142,7 +142,7 @@ def test_a_begun_run_keeps_its_steps_and_is_refused_for_other_minutes(tmp_path: 
     assert (first.minutes, first.steps) == (0.625, round(0.625 * 60 * 1000 / 256))
     folder = search.run_folder(stage, arm, 0)
     folder.mkdir()
-    atomic.write_json(record.length_file(folder), first._asdict())
+    atomic.write_json(record_plan.length_file(folder), first._asdict())
     search.rows_per_second = lambda arm: 1100.0  # type: ignore[method-assign]
     assert search.length_of(stage, arm, 0) == first
     assert search.length_of(stage, arm, 1).steps > first.steps
