@@ -8,7 +8,8 @@ Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and wit
 generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
 card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of its
 arm, if one is named, from the result file of `benchmarks.record`; those of its other seeds, and of
-the rounded weights, too. A folder of more than 45 MB is refused.
+the rounded weights, too; and those of beyond_glue.json beside that file. A folder of more than
+45 MB is refused.
 """
 
 from __future__ import annotations
@@ -233,8 +234,10 @@ def marked(name: str, text: str) -> list[str]:
 
 
 def describe_beyond(options: argparse.Namespace) -> list[str]:
-    """Return the scores on tasks beyond GLUE, which the file has of the run that is shipped."""
-    result, name = read_earlier(OUTPUT), options.name
+    """Return the scores on tasks beyond GLUE, which the file beside the record has of the run that
+    is shipped.
+    """
+    result, name = read_earlier(options.record.with_name(OUTPUT.name)), options.name
     if name not in result.get("models", []) or (options.stage, options.arm) != (STAGE, ARM):
         return []
     own = {key: run for key, run in result["runs"].items() if run["model"] == name}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ import electra
 from benchmarks import ship
 from benchmarks.harness import Result
 from benchmarks.shipped_tables import ARM, shipped_limits
+from electra.model.weight_files import CARD
 
 NAME, TASKS = "small-en", ("glue/cola", "glue/rte")
+MADE = {"hardware": "a GPU", "torch": "2", "commit": "abc", "date": "2026-11-18"}
 
 
 def sources_of(card: str) -> dict[str, Result]:
@@ -26,10 +30,22 @@ def sources_of(card: str) -> dict[str, Result]:
 
 
 def test_the_card_of_small_en_is_what_is_written_from_the_result_files_today() -> None:
-    card = (electra.model_path(NAME) / ship.CARD).read_text(encoding="utf8")
+    card = (electra.model_path(NAME) / CARD).read_text(encoding="utf8")
     flags = ["run", NAME, "--arm", ARM, "--license", "cc-by-sa-4.0"]
     written = ship.describe_model(sources_of(card), ship.parse_options(flags))
     assert card[card.index("\n## Text") :] == "\n".join(written) + "\n"
+
+
+def test_scores_beyond_glue_come_from_the_folder_of_the_record(tmp_path: Path) -> None:
+    flags = ["run", NAME, "--arm", ARM, "--record", str(tmp_path / "record.json")]
+    card = "\n".join(ship.describe_model({}, ship.parse_options(flags)))
+    assert "CoNLL-2003" not in card
+    score = {"model": NAME, "task": "ner", "metric": "f1", "baseline": 0.0, "score": 0.5}
+    runs = {f"{NAME}: ner, seed 0": {**score, "settings": "", "made": MADE}}
+    content = {"models": [NAME], "runs": runs}
+    (tmp_path / "beyond_glue.json").write_text(json.dumps(content), encoding="utf8")
+    card = "\n".join(ship.describe_model({}, ship.parse_options(flags)))
+    assert "| CoNLL-2003 entities, F1, dev | 50.0 | 0.0 | default |" in card
 
 
 def run_of(scores: dict[str, list[float]], **facts: Any) -> Result:
@@ -37,8 +53,7 @@ def run_of(scores: dict[str, list[float]], **facts: Any) -> Result:
     for task, values in scores.items():
         middle = sorted(values)[len(values) // 2]
         tuned[task] = {"flags": "", "scores": values, "median": middle}
-    made = {"hardware": "a GPU", "date": "2026-11-18"}
-    return {"stage": "final", "arm": ARM, "settings": "s", "minutes": 19.0, "made": made} | {
+    return {"stage": "final", "arm": ARM, "settings": "s", "minutes": 19.0, "made": MADE} | {
         "tuned": tuned,
         **facts,
     }
