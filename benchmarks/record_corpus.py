@@ -38,6 +38,7 @@ NGRAM = 13  # words in a row (Brown et al. 2020, appendix C)
 SLICES = {"": 1, "-fifth": 5, "-thirtieth": 30}  # every which document
 WORKERS_PER_PART = 3  # each reads its part whole and keeps a third of its documents
 FACTS = "corpus.json"
+TOKENIZER = "tokenizer.json"  # which `electra vocab` writes
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_options(arguments)
     start = time.perf_counter()
     text = options.folder / "text"
-    if not (options.folder / FACTS).exists():
+    if (options.folder / FACTS).exists():
+        check_text(options)
+    else:
         filter_text(options, text)
     vocab_size, *more_sizes = options.vocab_sizes
     tokenizer = find_or_train_vocabulary(options.folder, "vocabulary", vocab_size)
@@ -90,7 +93,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def find_or_train_vocabulary(folder: Path, name: str, size: int) -> Path:
     """Return the folder of a vocabulary, which is trained on a fifth of the text."""
     tokenizer = folder / name
-    if not tokenizer.exists():
+    if not (tokenizer / TOKENIZER).exists():  # an interrupted command leaves the folder
         files = slice_files(folder / "text", 5)
         electra("vocab", *files, "--output-dir", tokenizer, "--vocab-size", str(size))
     return tokenizer
@@ -114,6 +117,17 @@ def slice_files(text: Path, every: int) -> list[str]:
     """Return the files of every fifth or thirtieth document, or of all."""
     names = {1: "*.jsonl", 5: "fifth-*.jsonl", 30: "fifth-thirtieth-*.jsonl"}
     return sorted(str(path) for path in text.glob(names[every]))
+
+
+def check_text(options: argparse.Namespace) -> None:
+    """Raise UserError where the text that is there already is of other parts or sources."""
+    facts = read_facts(options.folder)
+    parts, sources = [part.name for part in options.parts], kept_sources(facts)
+    if parts != facts["parts"] or sources.keys() != set(options.sources or facts["sources"]):
+        raise UserError(
+            f"{options.folder}: holds the text of {', '.join(sources)} of "
+            f"{', '.join(facts['parts'])}; name these, or another --folder"
+        )
 
 
 # ---- the text ------------------------------------------------------------------------------------
@@ -231,6 +245,11 @@ def strings_in(value: Any) -> Iterator[str]:
                 yield from strings_in(item)
         case dict():
             yield from strings_in(list(value.values()))
+
+
+def kept_sources(facts: Result) -> Result:
+    """Return the sources whose text was kept, with how much of it was."""
+    return {name: counts for name, counts in facts.get("sources", {}).items() if "kept" in counts}
 
 
 def read_facts(folder: Path) -> Result:

@@ -27,7 +27,7 @@ from benchmarks.beyond_tables import below_chance, beyond_glue
 from benchmarks.harness import Result, build_parser, read_earlier, run_main
 from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
-from benchmarks.record_corpus import read_facts
+from benchmarks.record_corpus import kept_sources, read_facts
 from benchmarks.record_results import read_record
 from benchmarks.shipped_tables import ARM, STAGE, shipped_limits, shipped_scores
 from electra import atomic
@@ -205,8 +205,7 @@ def describe_license(name: str, sources: Mapping[str, Result]) -> list[str]:
 
 def read_sources(corpus: Path | None) -> dict[str, Result]:
     """Return the sources whose text was kept, with how much of it was."""
-    facts = read_facts(corpus) if corpus else {}
-    return {name: counts for name, counts in facts.get("sources", {}).items() if "kept" in counts}
+    return kept_sources(read_facts(corpus) if corpus else {})
 
 
 def describe_text(sources: Mapping[str, Result]) -> list[str]:

@@ -1,0 +1,69 @@
+"""The shards of the search are made once, from the text that was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import record_corpus
+from electra.config import UserError
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands of electra that are run, which write nothing."""
+    run: list[str] = []
+    monkeypatch.setattr(record_corpus, "electra", lambda *words: run.append(str(words[0])))
+    return run
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Path:
+    path = tmp_path / "part.jsonl"
+    rows = [{"text": f"{source} text", "source": source} for source in ("wiki", "news")] * 3
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
+    return path
+
+
+def make(part: Path, *flags: str) -> None:
+    place = ["--folder", str(part.parent / "work"), "--workers", "1"]
+    record_corpus.main([str(part), *place, *flags])
+
+
+@pytest.mark.parametrize("sources", [[], ["--sources", "wiki"]], ids=["all", "one"])
+def test_the_same_command_goes_on_with_the_text_that_is_there(
+    part: Path, commands: list[str], sources: list[str]
+) -> None:
+    make(part, *sources)
+    facts = part.parent / "work" / record_corpus.FACTS
+    written = facts.stat().st_mtime_ns
+    make(part, *sources)
+    assert facts.stat().st_mtime_ns == written
+    assert commands == ["vocab", "shard", "shard", "shard"] * 2
+
+
+@pytest.mark.usefixtures("commands")
+def test_text_of_other_sources_or_parts_is_not_taken_for_what_was_asked(part: Path) -> None:
+    make(part, "--sources", "wiki")
+    with pytest.raises(UserError, match=r"work: holds the text of wiki of part\.jsonl"):
+        make(part)
+    with pytest.raises(UserError, match="holds the text of wiki"):
+        make(part, "--sources", "wiki", "news")
+    other = part.rename(part.with_name("other.jsonl"))
+    with pytest.raises(UserError, match="name these, or another --folder"):
+        make(other, "--sources", "wiki")
+
+
+def test_a_vocabulary_that_was_interrupted_is_trained_and_a_whole_one_is_not(
+    tmp_path: Path, commands: list[str]
+) -> None:
+    folder = tmp_path / "vocabulary"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    assert record_corpus.find_or_train_vocabulary(tmp_path, "vocabulary", 100) == folder
+    assert commands == ["vocab"]
+    (folder / record_corpus.TOKENIZER).touch()
+    record_corpus.find_or_train_vocabulary(tmp_path, "vocabulary", 100)
+    assert commands == ["vocab"]
