@@ -52,6 +52,7 @@ from electra.files import read_json_object
 from electra.pretraining.recipe import Recipe
 from electra.runs.run_dir import METRICS, get_status
 from electra.tasks.glue import available_tasks
+from electra.tasks.models import model_folder
 
 OUTPUT = RESULTS / "record.json"
 
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record = Record(options.output, earlier=earlier)
         print_plan(plan, plan.stage(options.stage), record, options.arms)
         return
+    if options.model:
+        model_folder(options.model)  # raises where there is none
     with lock_result(options.output) as lock:  # before the file is read
         search = Search(options, plan, Record(options.output, earlier=earlier), held=[lock])
         with search.commands.stopped_by(signal.SIGTERM):

@@ -114,3 +114,13 @@ def test_a_run_whose_folder_is_gone_is_pre_trained_and_scored_anew_on_every_task
     # What is scored is the new network; CoLA has no score from the one before.
     tuned = Record(glue.parent / "record.json").entry("quarter", "paper", 0)["tuned"]
     assert sorted(tuned) == sorted(set(TASKS) - {"glue/rte", "glue/cola"})
+
+
+def test_a_model_that_is_not_there_leaves_no_failed_settings_in_the_result_file(
+    glue: Path,
+) -> None:
+    output = glue.parent / "record.json"
+    place = ["--folder", str(glue.parent), "--glue", str(glue), "--output", str(output)]
+    with pytest.raises(UserError, match="nowhere: no such model folder"):
+        record.main(["--stage", "finetuning", "--model", "nowhere", *place])
+    assert not output.exists()
