@@ -72,7 +72,7 @@ def read_upload(task: AnyTask, body: bytes, *, suffix: str, limits: Limits) -> l
         try:
             examples = list(islice(task.read([table], labelled=False), limits.table_rows + 1))
         except UserError as error:
-            message = str(error).replace(str(path), "the table").replace(folder, "")
+            message = str(error).replace(str(path), source.display_name).replace(folder, "")
             raise as_request_error(UserError(FLAG.sub(as_parameter, message))) from None
     if not examples:
         raise RequestError(400, "The table has no rows; send a header line and at least one row.")

@@ -28,7 +28,6 @@ wording = wording_of(__file__)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CAUSAL = KernelDemands(head_width=64, causal=True)
-needs_triton = needs_triton
 
 
 @pytest.fixture
