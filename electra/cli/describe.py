@@ -116,9 +116,15 @@ def check_world_size(recipe: Recipe, world_size: int) -> None:
 
 def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
     """Return the largest micro-batch size of a run that has no more than the usual tokens."""
-    sizes = recipe.training.batch_schedule.micro_batch_sizes(world_size)
+    fewest = recipe.objective.min_micro_batch_size
+    sizes = recipe.training.batch_schedule.micro_batch_sizes(world_size, fewest=fewest)
+    if not sizes:
+        raise UserError(
+            f"--world-size {world_size}: a batch has too few rows to give each process a "
+            f"micro-batch of {fewest} or more"
+        )
     most = USUAL_TOKENS // recipe.data.length
-    return next((size for size in sizes if size <= most), 1)
+    return next((size for size in sizes if size <= most), sizes[-1])
 
 
 def estimate_memory(
@@ -180,7 +186,7 @@ def modes_with_kernels(modes: Mapping[str, tuple[int, bool]]) -> dict[str, tuple
     if not kept:
         raise UserError(
             "--parallel zero1 shards the optimizer state that the kernels update, and with these "
-            "settings they are off; choose ddp or fsdp, or settings with which they are on"
+            "settings they are off; choose --parallel ddp or fsdp"
         )
     return kept
 

@@ -22,12 +22,12 @@ class BatchSchedule:
         """The number of batch sizes that occur."""
         return self.size // self.initial_size
 
-    def micro_batch_sizes(self, processes: int) -> list[int]:
+    def micro_batch_sizes(self, processes: int, *, fewest: int = 1) -> list[int]:
         """Return the sizes of micro-batches that make up every batch and give each process one, the
-        largest first.
+        largest first. A micro-batch has the fewest rows or more.
         """
         largest = self.initial_size // processes
-        return [size for size in range(largest, 0, -1) if self.initial_size % size == 0]
+        return [size for size in range(largest, fewest - 1, -1) if self.initial_size % size == 0]
 
     def first_step(self, stage: int) -> int:
         """Return the first step of a stage; stages count from 0, steps from 1."""

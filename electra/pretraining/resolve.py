@@ -134,13 +134,15 @@ def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     micro-batch and should fit in memory.
     """
     free, batches = free_bytes(world.device), recipe.training.batch_schedule
-    for size in batches.micro_batch_sizes(world.size):
+    fewest = recipe.objective.min_micro_batch_size
+    sizes = batches.micro_batch_sizes(world.size, fewest=fewest)
+    for size in sizes:
         if micro_batch_bytes(recipe, vocabulary, world, size) < MEMORY_SHARE * free:
             return size
-    if batches.initial_size < world.size:
+    if not sizes:
         raise UserError(
-            f"a batch of {batches.initial_size} rows is smaller than the number of processes, "
-            f"{world.size}"
+            f"a batch of {batches.initial_size} rows is too small to give each of {world.size} "
+            f"processes a micro-batch of {fewest} or more"
         )
     raise UserError(
         f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or "

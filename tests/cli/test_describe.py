@@ -110,6 +110,14 @@ def test_the_rows_taken_at_a_time_make_up_the_batch_as_a_run_demands(
     load_recipe("small", flags=f"--batch-size {batch_size} --micro-batch-size {rows}".split())
 
 
+def test_an_objective_with_too_few_rows_for_each_process_is_refused_as_its_run_is() -> None:
+    """Next sentence prediction needs two rows in a micro-batch."""
+    recipe = load_recipe("bert-nsp-base", flags=["--batch-size", "4"])
+    assert describe_recipe(recipe, name="x", world_size=2).micro_batch == 2
+    with pytest.raises(UserError, match="too few rows to give each process a micro-batch of 2"):
+        describe_recipe(recipe, name="x", world_size=4)
+
+
 @pytest.mark.parametrize(
     ("flags", "ways"),
     [
