@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shlex
@@ -109,17 +110,20 @@ def lock_result(path: Path) -> Iterator[int]:
     The value is the open lock. The file stays held while a process that inherits it lives.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = atomic.sibling(path, "lock")
+    lock = atomic.sibling(path.resolve(), "lock")
     descriptor = acquire_lock(lock)
     if descriptor is None:
         raise UserError(
             f"{path} is in use by another command ({lock_holder(lock)}) or by commands that it "
-            "started; wait for them, stop them, or name another --output"
+            "started; wait for them, stop them, or name another --output and --folder"
         )
     try:
         yield descriptor
     finally:
-        release_lock(lock, descriptor)
+        os.close(descriptor)
+        # A command that was started and lives still has the lock: its file then stays.
+        if (again := acquire_lock(lock)) is not None:
+            release_lock(lock, again)
 
 
 def read_earlier(path: str | Path | None) -> Result:

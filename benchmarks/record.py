@@ -116,7 +116,7 @@ def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | N
         state = f"{minutes:.2f} min"
         if "failed" in entry:
             state = f"failed: {entry['failed']}"
-        elif set(entry.get("tuned", ())) >= set(stage.task_names):
+        elif not stage.tasks_left(entry):
             state = "done"
         else:
             runs += 1
@@ -165,7 +165,8 @@ class Search:
                     self.record.forget_failure(stage.name, run[0].name, run[1])
                 elif not self.attempt(stage, run, lambda: self.pretrain(stage, *run)):
                     return
-                for task in self.tasks_left(stage, run):
+                entry = self.record.entry(stage.name, run[0].name, run[1])
+                for task in stage.tasks_left(entry):
                     tunings.append(finetunings.submit(self.finetune, stage, run, task))
 
             list(pretrainings.map(work, runs))
@@ -188,8 +189,8 @@ class Search:
         """Return whether a run has something left to do; raise where its settings have changed."""
         arm, seed = run
         entry = self.record.entry(stage.name, arm.name, seed)
-        if "failed" in entry:
-            return bool(self.options.retry)
+        if "failed" in entry and (not self.options.retry or "steps" not in entry):
+            return bool(self.options.retry)  # flags that failed before a model may change
         is_same = not entry or entry["settings"] == self.settings_of(arm)
         if not is_same or entry.get("data", arm.data) != arm.data:
             raise UserError(
@@ -197,16 +198,11 @@ class Search:
                 f"({entry['settings']}; text: {entry.get('data', arm.data)}); give the changed arm "
                 "another name in record.toml"
             )
-        return not self.is_done(stage, run)
+        return "failed" in entry or not self.is_done(stage, run)
 
     def is_done(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether a run has the scores of all tasks."""
-        return not self.tasks_left(stage, run)
-
-    def tasks_left(self, stage: Stage, run: tuple[Arm, int]) -> list[str]:
-        """Return the tasks of a stage, with their flags, that a run has no scores of."""
-        scored = self.record.entry(stage.name, run[0].name, run[1]).get("tuned", {})
-        return [task for task in stage.tasks if task.split()[0] not in scored]
+        return not stage.tasks_left(self.record.entry(stage.name, run[0].name, run[1]))
 
     def is_pretrained(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether the facts of a run are kept, and its models are in their folder."""
@@ -261,7 +257,7 @@ class Search:
             if begun.minutes != minutes:
                 raise UserError(
                     f"{folder}: was begun for {begun.minutes:g} minutes, and the stage has "
-                    f"{minutes:g}; remove it, or name another --folder"
+                    f"{minutes:g}; remove it and {folder.name}-glue-*, or name another --folder"
                 )
             return begun
         rate = self.rows_per_second(arm)

@@ -38,7 +38,6 @@ NGRAM = 13  # words in a row (Brown et al. 2020, appendix C)
 SLICES = {"": 1, "-fifth": 5, "-thirtieth": 30}  # every which document
 WORKERS_PER_PART = 3  # each reads its part whole and keeps a third of its documents
 FACTS = "corpus.json"
-TOKENIZER = "tokenizer.json"  # which `electra vocab` writes
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -91,11 +90,12 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def find_or_train_vocabulary(folder: Path, name: str, size: int) -> Path:
-    """Return the folder of a vocabulary, which is trained on a fifth of the text."""
+    """Return the folder of a vocabulary, which is trained on a fifth of the text. What is whole
+    stays, and other settings are refused: so does `electra vocab`.
+    """
     tokenizer = folder / name
-    if not (tokenizer / TOKENIZER).exists():  # an interrupted command leaves the folder
-        files = slice_files(folder / "text", 5)
-        electra("vocab", *files, "--output-dir", tokenizer, "--vocab-size", str(size))
+    files = slice_files(folder / "text", 5)
+    electra("vocab", *files, "--output-dir", tokenizer, "--vocab-size", str(size))
     return tokenizer
 
 
@@ -120,14 +120,27 @@ def slice_files(text: Path, every: int) -> list[str]:
 
 
 def check_text(options: argparse.Namespace) -> None:
-    """Raise UserError where the text that is there already is of other parts or sources."""
+    """Raise UserError where the text that is there already is of other parts or sources, or keeps
+    other texts out.
+    """
     facts = read_facts(options.folder)
-    parts, sources = [part.name for part in options.parts], kept_sources(facts)
-    if parts != facts["parts"] or sources.keys() != set(options.sources or facts["sources"]):
+    sources, keep_out = kept_sources(facts), names_of(options.keep_out)
+    is_same = (
+        names_of(options.parts) == sorted(facts["parts"])
+        and sources.keys() == set(options.sources or facts["sources"])
+        and keep_out == facts.get("keep_out", keep_out)
+    )
+    if not is_same:
+        kept_out = ", ".join(facts.get("keep_out", ()))
         raise UserError(
             f"{options.folder}: holds the text of {', '.join(sources)} of "
-            f"{', '.join(facts['parts'])}; name these, or another --folder"
+            f"{', '.join(facts['parts'])}, kept out: {kept_out or 'nothing'}; name these, or "
+            "another --folder"
         )
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    return sorted(path.name for path in paths)
 
 
 # ---- the text ------------------------------------------------------------------------------------
@@ -136,6 +149,8 @@ def check_text(options: argparse.Namespace) -> None:
 def filter_text(options: argparse.Namespace, text: Path) -> None:
     """Write the text that is kept, in files by slice, and how much that is."""
     text.mkdir(parents=True, exist_ok=True)
+    for path in text.glob("*.jsonl"):  # of an interrupted command, perhaps with other parts
+        path.unlink()
     kept_out = ngrams_of(dev_texts(options.keep_out))
     jobs = []
     for number, part in enumerate(options.parts):
@@ -153,6 +168,7 @@ def filter_text(options: argparse.Namespace, text: Path) -> None:
         )
     facts = {
         "parts": [part.name for part in options.parts],
+        "keep_out": names_of(options.keep_out),
         "sources": {source: dict(counted) for source, counted in sorted(totals.items())},
         "kept_out_ngrams": len(kept_out),
     }

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.harness import Result
 from electra.config import SettingError, UserError, build, flatten
 from electra.files import read_toml
 from electra.pretraining.recipe import Recipe, load_recipe
@@ -49,6 +50,10 @@ class Stage:
     @property
     def task_names(self) -> list[str]:
         return [task.split()[0] for task in self.tasks]
+
+    def tasks_left(self, run: Result) -> list[str]:
+        """Return the tasks, with their flags, that a run has no scores of."""
+        return [task for task in self.tasks if task.split()[0] not in run.get("tuned", {})]
 
 
 @dataclass(frozen=True, kw_only=True)

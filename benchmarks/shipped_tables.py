@@ -81,7 +81,7 @@ def describe_other_seeds(record: Result, shipped: Result) -> Iterator[str]:
     others: dict[float, list[Result]] = {}
     for run in record["runs"].values():
         is_same = (run["arm"], run["settings"]) == (shipped["arm"], shipped["settings"])
-        if is_same and run is not shipped and is_scored(run, tasks):
+        if is_same and run["seed"] != shipped["seed"] and is_scored(run, tasks):
             others.setdefault(run["minutes"], []).append(run)
     for minutes, runs in sorted(others.items()):
         means = [f"{mean_score(run, tasks):.1f}" for run in runs]
@@ -91,8 +91,9 @@ def describe_other_seeds(record: Result, shipped: Result) -> Iterator[str]:
         spans = {task: span([run["tuned"][task]["median"] for run in runs]) for task in tasks}
         widest = max(tasks, key=spans.__getitem__)
         yield (
-            f" Others, of {minutes:g} minutes, have means of {' and '.join(means)} on the same "
-            f"tasks; single tasks differ by up to {spans[widest]:.1f} points ({widest})."
+            f" Others, of {minutes:g} minutes, have means of {', '.join(means[:-1])} and "
+            f"{means[-1]} on the same tasks; single tasks differ by up to {spans[widest]:.1f} "
+            f"points ({widest})."
         )
 
 
@@ -117,11 +118,16 @@ def compare_seeds(entry: Result, before: Result | None) -> list[str]:
     """Return each score of rounded weights beside that of the same seed before."""
     if before is None or before.get("flags", "") != entry.get("flags", ""):
         return []
+    scores = scores_by_seed(before)
     return [
-        f"{100 * score:.1f} ({100 * before['scores'][seed]:.1f} before; seed {seed})"
-        for seed, score in zip(entry.get("seeds", count()), entry["scores"], strict=False)
-        if seed < len(before["scores"])
+        f"{100 * score:.1f} ({100 * scores[seed]:.1f} before; seed {seed})"
+        for seed, score in scores_by_seed(entry).items()
+        if seed in scores
     ]
+
+
+def scores_by_seed(entry: Result) -> dict[int, float]:
+    return dict(zip(entry.get("seeds", count()), entry["scores"], strict=False))
 
 
 TABLES: tuple[Callable[[], str], ...] = (shipped_scores, shipped_limits)

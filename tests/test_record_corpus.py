@@ -52,18 +52,24 @@ def test_text_of_other_sources_or_parts_is_not_taken_for_what_was_asked(part: Pa
     with pytest.raises(UserError, match="holds the text of wiki"):
         make(part, "--sources", "wiki", "news")
     other = part.rename(part.with_name("other.jsonl"))
-    with pytest.raises(UserError, match="name these, or another --folder"):
+    with pytest.raises(UserError, match="another --folder"):
         make(other, "--sources", "wiki")
 
 
-def test_a_vocabulary_that_was_interrupted_is_trained_and_a_whole_one_is_not(
-    tmp_path: Path, commands: list[str]
-) -> None:
-    folder = tmp_path / "vocabulary"
-    folder.mkdir()
-    (folder / ".lock").touch()
-    assert record_corpus.find_or_train_vocabulary(tmp_path, "vocabulary", 100) == folder
-    assert commands == ["vocab"]
-    (folder / record_corpus.TOKENIZER).touch()
-    record_corpus.find_or_train_vocabulary(tmp_path, "vocabulary", 100)
-    assert commands == ["vocab"]
+@pytest.mark.usefixtures("commands")
+def test_text_that_keeps_out_no_dev_set_is_not_taken_for_one_that_does(part: Path) -> None:
+    make(part)
+    kept_out = part.parent / "dev"
+    kept_out.mkdir()
+    with pytest.raises(UserError, match="another --folder"):
+        make(part, "--keep-out", str(kept_out))
+
+
+@pytest.mark.usefixtures("commands")
+def test_text_that_an_interrupted_command_left_is_not_cut_into_shards(part: Path) -> None:
+    text = part.parent / "work" / "text"
+    text.mkdir(parents=True)
+    (text / "1-0.jsonl").write_text('{"text": "of a part that is not asked for now"}\n')
+    make(part)
+    assert not (text / "1-0.jsonl").exists()
+    assert (text / "0-0.jsonl").exists()

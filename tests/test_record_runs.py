@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_the_same_command_fine_tunes_only_what_has_no_scores(
     entry = Record(glue.parent / "record.json").entry("quarter", "paper", 0)
     assert "failed" not in entry
     assert sorted(entry["tuned"]) == sorted(TASKS)
+
+
+@pytest.mark.parametrize("changed", ["settings", "data"])
+def test_other_settings_are_refused_for_a_network_of_which_one_task_failed(
+    glue: Path, changed: str
+) -> None:
+    run_stage(glue, rte=Failed)
+    output = glue.parent / "record.json"
+    content = json.loads(output.read_text(encoding="utf8"))
+    (entry,) = content["runs"].values()
+    entry[changed] = "another"
+    output.write_text(json.dumps(content), encoding="utf8")
+    with pytest.raises(UserError, match="was run with other settings"):
+        run_stage(glue, "--retry")
+    assert json.loads(output.read_text(encoding="utf8")) == content
 
 
 def test_a_run_whose_folder_is_gone_is_pre_trained_and_scored_anew_on_every_task(

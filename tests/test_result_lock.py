@@ -47,6 +47,32 @@ def test_a_result_file_is_held_while_a_command_writes_it_and_free_after_it(resul
     assert list(result.parent.iterdir()) == []
 
 
+def test_a_file_stays_held_by_what_was_started_where_its_command_ends_by_an_error(
+    result: Path,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_and_fail() -> None:
+        with lock_result(result) as lock:
+            started.append(subprocess.Popen(["sleep", "60"], pass_fds=[lock]))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_and_fail()
+    with pytest.raises(UserError, match="commands that it started"), lock_result(result):
+        pass
+    started[0].kill()
+    started[0].wait()
+    with lock_result(result):
+        pass
+
+
+def test_a_file_is_held_under_each_of_its_names(result: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(result)
+    with lock_result(result), pytest.raises(UserError), lock_result(tmp_path / "link.json"):
+        pass
+
+
 def record_command(folder: Path, output: Path) -> list[str]:
     place = ["--folder", str(folder), "--glue", str(folder), "--output", str(output)]
     return ["--stage", "quarter", "--arms", "paper", *place]
