@@ -46,6 +46,7 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entry = {
         "stage": "final",
         "arm": "candidate",
+        "seed": 0,
         "minutes": 20.0,
         "settings": "modern-small",
         "made": {"hardware": "a GPU"},
