@@ -145,8 +145,8 @@ def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
             f"processes a micro-batch of {fewest} or more"
         )
     raise UserError(
-        f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or "
-        "data.length"
+        f"the smallest micro-batch ({sizes[-1]}) does not fit in {free / 1e9:.1f} GB of memory; "
+        "choose a smaller encoder or data.length"
     )
 
 
