@@ -115,14 +115,11 @@ def check_world_size(recipe: Recipe, world_size: int) -> None:
 
 
 def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
-    """Return the largest micro-batch size of a run that has no more than the usual tokens."""
+    """Return the largest micro-batch size of a run that has no more than the usual tokens, or the
+    smallest there is.
+    """
     fewest = recipe.objective.min_micro_batch_size
     sizes = recipe.training.batch_schedule.micro_batch_sizes(world_size, fewest=fewest)
-    if not sizes:
-        raise UserError(
-            f"--world-size {world_size}: a batch has too few rows to give each process a "
-            f"micro-batch of {fewest} or more"
-        )
     most = USUAL_TOKENS // recipe.data.length
     return next((size for size in sizes if size <= most), sizes[-1])
 

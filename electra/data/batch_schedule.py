@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from electra.config import UserError
+
 
 @dataclass(frozen=True)
 class BatchSchedule:
@@ -24,10 +26,17 @@ class BatchSchedule:
 
     def micro_batch_sizes(self, processes: int, *, fewest: int = 1) -> list[int]:
         """Return the sizes of micro-batches that make up every batch and give each process one, the
-        largest first. A micro-batch has the fewest rows or more.
+        largest first. A micro-batch has the fewest rows or more; raise UserError where none can.
         """
-        largest = self.initial_size // processes
-        return [size for size in range(largest, fewest - 1, -1) if self.initial_size % size == 0]
+        rows = self.initial_size
+        sizes = [size for size in range(rows // processes, fewest - 1, -1) if rows % size == 0]
+        if not sizes:
+            raise UserError(
+                f"a batch of {rows} rows cannot be divided into equal micro-batches of {fewest} or "
+                f"more that give each of {processes} processes one; choose another --batch-size "
+                "or fewer processes"
+            )
+        return sizes
 
     def first_step(self, stage: int) -> int:
         """Return the first step of a stage; stages count from 0, steps from 1."""

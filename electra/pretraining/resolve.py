@@ -133,17 +133,11 @@ def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     """Return the largest micro-batch size that divides every batch, gives every process one
     micro-batch and should fit in memory.
     """
-    free, batches = free_bytes(world.device), recipe.training.batch_schedule
-    fewest = recipe.objective.min_micro_batch_size
-    sizes = batches.micro_batch_sizes(world.size, fewest=fewest)
+    free, fewest = free_bytes(world.device), recipe.objective.min_micro_batch_size
+    sizes = recipe.training.batch_schedule.micro_batch_sizes(world.size, fewest=fewest)
     for size in sizes:
         if micro_batch_bytes(recipe, vocabulary, world, size) < MEMORY_SHARE * free:
             return size
-    if not sizes:
-        raise UserError(
-            f"a batch of {batches.initial_size} rows is too small to give each of {world.size} "
-            f"processes a micro-batch of {fewest} or more"
-        )
     raise UserError(
         f"the smallest micro-batch ({sizes[-1]}) does not fit in {free / 1e9:.1f} GB of memory; "
         "choose a smaller encoder or data.length"

@@ -114,7 +114,7 @@ def test_an_objective_with_too_few_rows_for_each_process_is_refused_as_its_run_i
     """Next sentence prediction needs two rows in a micro-batch."""
     recipe = load_recipe("bert-nsp-base", flags=["--batch-size", "4"])
     assert describe_recipe(recipe, name="x", world_size=2).micro_batch == 2
-    with pytest.raises(UserError, match="too few rows to give each process a micro-batch of 2"):
+    with pytest.raises(UserError, match="equal micro-batches of 2 or more that give each of 4"):
         describe_recipe(recipe, name="x", world_size=4)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from electra.config import UserError
 from electra.data.batch_schedule import BatchSchedule
 
 
@@ -44,4 +45,8 @@ def test_micro_batches_make_up_every_batch_and_give_each_process_one() -> None:
     batches = BatchSchedule(24, 12, ramp_steps=3)
     assert batches.micro_batch_sizes(1) == [12, 6, 4, 3, 2, 1]
     assert batches.micro_batch_sizes(5) == [2, 1]
-    assert batches.micro_batch_sizes(13) == []
+    assert batches.micro_batch_sizes(5, fewest=2) == [2]
+    with pytest.raises(UserError, match=r"12 rows cannot be divided .* each of 13 processes"):
+        batches.micro_batch_sizes(13)
+    with pytest.raises(UserError, match=r"equal micro-batches of 2 or more .* each of 3 processes"):
+        BatchSchedule(size=7, initial_size=7).micro_batch_sizes(3, fewest=2)
