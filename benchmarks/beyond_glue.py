@@ -40,6 +40,7 @@ from benchmarks.harness import (
     lock_result,
     provenance,
     read_earlier,
+    result_path,
     run_main,
     write_result,
 )
@@ -141,7 +142,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stop-after", type=float, metavar="SECONDS")
     parser.add_argument("--retry", action="store_true", help="what failed before")
     parser.add_argument("--scale", choices=SCALES, help="a few steps, for a test")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=result_path, default=OUTPUT)
     options = parser.parse_args(arguments)
     check_counts(parser, options, "seeds", "pairs", "at_once")
     if options.scale and options.output == OUTPUT:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 
 Result = dict[str, Any]
+BAD_INPUT = 2  # the exit code of `electra` and of benchmarks
 ELECTRA = (sys.executable, "-m", "electra")  # the beginning of a command
 
 
@@ -85,7 +86,7 @@ def run_main(main: Callable[[], None]) -> None:
     else:
         return
     print(f"error: {problem}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(BAD_INPUT)
 
 
 def folder_name(name: str) -> str:
@@ -102,6 +103,11 @@ def failure_of(error: subprocess.CalledProcessError) -> str:
     return f"`{command}` ended with exit code {error.returncode}: {last_line}"
 
 
+def result_path(path: str) -> Path:
+    """Return the file that --output names: writing would replace a link, not the file behind it."""
+    return Path(path).resolve()
+
+
 @contextmanager
 def lock_result(path: Path) -> Iterator[int]:
     """Hold a result file, which its command reads once and then writes whole; raise UserError where
@@ -110,7 +116,7 @@ def lock_result(path: Path) -> Iterator[int]:
     The value is the open lock. The file stays held while a process that inherits it lives.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = atomic.sibling(path.resolve(), "lock")
+    lock = atomic.sibling(path, "lock")
     descriptor = acquire_lock(lock)
     if descriptor is None:
         raise UserError(
@@ -121,9 +127,11 @@ def lock_result(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-        # A command that was started and lives still has the lock: its file then stays.
-        if (again := acquire_lock(lock)) is not None:
-            release_lock(lock, again)
+        # A command that was started and lives still has the lock: its file then stays. Where the
+        # folder is gone, the error that the command ends with is the one to tell.
+        with suppress(OSError):
+            if (again := acquire_lock(lock)) is not None:
+                release_lock(lock, again)
 
 
 def read_earlier(path: str | Path | None) -> Result:

@@ -30,7 +30,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.harness import build_parser, check_counts, folder_name, lock_result, run_main
+from benchmarks.harness import (
+    build_parser,
+    check_counts,
+    folder_name,
+    lock_result,
+    result_path,
+    run_main,
+)
 from benchmarks.markdown import RESULTS
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import (
@@ -40,6 +47,7 @@ from benchmarks.record_plan import (
     Stage,
     length_file,
     load_plan,
+    print_plan,
     schedule_flags,
     speed_key,
     steps_in,
@@ -63,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     earlier = None if options.scale else OUTPUT
     if options.plan:
         record = Record(options.output, earlier=earlier)
-        print_plan(plan, plan.stage(options.stage), record, options.arms)
+        stage = plan.stage(options.stage)
+        print_plan(plan, stage, record, only=options.arms, retry=options.retry)
         return
     if options.model:
         model_folder(options.model)  # raises where there is none
@@ -91,7 +100,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--retry", action="store_true", help="what failed before")
     parser.add_argument("--plan", action="store_true", help="print it and end")
     parser.add_argument("--scale", help="a smaller plan, for a test")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=result_path, default=OUTPUT)
     options = parser.parse_args(arguments)
     check_counts(parser, options, "at_once", "finetune_at_once")
     if options.scale and options.output == OUTPUT:
@@ -105,27 +114,6 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.stage == "finetuning" and not options.model:
         parser.error("--stage finetuning needs --model, a pre-trained run")
     return options
-
-
-def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | None) -> None:
-    """Print the runs of a stage, those that are done, and the minutes of the others."""
-    minutes, runs = plan.minutes_of(stage), 0
-    for arm, seed in plan.runs(stage, only):
-        plan.recipe_of(arm)  # refuses wrong flags before any run
-        entry = record.entry(stage.name, arm.name, seed)
-        state = f"{minutes:.2f} min"
-        if "failed" in entry:
-            state = f"failed: {entry['failed']}"
-        elif not stage.tasks_left(entry):
-            state = "done"
-        else:
-            runs += 1
-        print(f"{arm.name}, seed {seed}: {state} ({arm.question})")
-    print(
-        f"{runs} runs left: {runs * minutes:.1f} minutes of pre-training, and about "
-        f"{runs * stage.finetune_minutes:.1f} of fine-tuning with {stage.finetune_seeds} seeds on "
-        f"{', '.join(stage.task_names)}; {runs * (minutes + stage.finetune_minutes):.1f} in all"
-    )
 
 
 class Search:
@@ -149,7 +137,7 @@ class Search:
         runs = [run for run in asked if self.is_left(stage, run)]
         print(f"{stage.name}: {len(runs)} runs left", flush=True)
         if runs:
-            self.check_tasks(stage)  # what is missing would be found out after the pre-training
+            self.check_tasks(stage.task_names)  # before minutes of pre-training
         for arm, _ in runs:
             self.open_shards(arm)
         # All before the first begins: a begun run that has to be removed stops no other midway.
@@ -177,10 +165,10 @@ class Search:
         if done < len(asked):
             sys.exit(1)
 
-    def check_tasks(self, stage: Stage) -> None:
-        """Raise UserError where a task of a stage has no data."""
+    def check_tasks(self, names: Sequence[str]) -> None:
+        """Raise UserError where a task has no data."""
         available, _ = available_tasks(self.options.glue)
-        if missing := [name for name in stage.task_names if name not in available]:
+        if missing := [name for name in names if name not in available]:
             raise UserError(
                 f"--glue {self.options.glue}: no training and dev data of {', '.join(missing)}"
             )
@@ -190,7 +178,7 @@ class Search:
         arm, seed = run
         entry = self.record.entry(stage.name, arm.name, seed)
         if "failed" in entry and (not self.options.retry or "steps" not in entry):
-            return bool(self.options.retry)  # flags that failed before a model may change
+            return bool(self.options.retry)  # with no network yet, its flags may have changed
         is_same = not entry or entry["settings"] == self.settings_of(arm)
         if not is_same or entry.get("data", arm.data) != arm.data:
             raise UserError(
@@ -293,6 +281,7 @@ class Search:
         place = ["--data", data, "--output-dir", str(folder)]
         log = Path(f"{folder}.log.txt")
         is_continued = (folder / METRICS).exists()
+        self.record.forget_network(stage.name, arm.name, seed)
         seconds = self.commands.run(log, *command, *place)
         facts = pretrained_facts(folder, self.open_shards(arm))
         if not is_continued:
@@ -308,7 +297,6 @@ class Search:
             minutes=length.minutes,
             rows_per_second=round(length.rows_per_second, 1),
             at_once=self.options.at_once,
-            tuned={},  # those of an earlier network say nothing of this one
             **facts,
         )
 
@@ -342,6 +330,7 @@ class Search:
         searched = self.plan.finetuning
         tasks = [task for task in searched.tasks if task.split()[0] in self.tasks]
         jobs = [(name, task) for name in self.tunings_of(model) for task in tasks]
+        self.check_tasks([task.split()[0] for task in tasks])
         start = time.monotonic()
 
         def work(job: tuple[str, str]) -> None:
@@ -377,11 +366,13 @@ class Search:
                 f"{', '.join(known)}"
             )
         for name in names:
-            earlier = self.record.entry("finetuning", name, 0).get("model", model.name)
-            if earlier != model.name:
+            entry = {"model": model.name, "settings": known[name]}
+            entry |= self.record.entry("finetuning", name, 0)
+            if (entry["model"], entry["settings"]) != (model.name, known[name]):
                 raise UserError(
-                    f"{self.options.output}: {name} was tuned from {earlier}; give these settings "
-                    "another name in record.toml, or the results another --output"
+                    f"{self.options.output}: {name} was tuned from {entry['model']} with "
+                    f"{entry['settings'] or 'no flags'}; give these settings another name in "
+                    "record.toml, or the results another --output"
                 )
         return names
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.harness import Result
 from electra.config import SettingError, UserError, build, flatten
 from electra.files import read_toml
 from electra.pretraining.recipe import Recipe, load_recipe
 from electra.settings import as_dict, fingerprint
+
+if TYPE_CHECKING:
+    from benchmarks.record_results import Record
 
 PLAN = Path(__file__).with_name("record.toml")
 FEWEST_FACTORS = 4  # eight runs, to which five numbers are fitted
@@ -288,3 +291,38 @@ def schedule_flags(plan: Plan, arm: Arm, stage: Stage, steps: int, batch_size: i
         fewest = batch_size // initial - 1
         flags["--training.batch-ramp-steps"] = max(fewest, round(arm.ramp_ratio * steps))
     return [word for name, value in flags.items() for word in (name, str(value))]
+
+
+def print_plan(
+    plan: Plan,
+    stage: Stage,
+    record: Record,
+    *,
+    only: Sequence[str] | None = None,
+    retry: bool = False,
+) -> None:
+    """Print the runs of a stage, those that are done, and the minutes of the others."""
+    minutes, runs, pretrainings, tasks = plan.minutes_of(stage), 0, 0, 0
+    for arm, seed in plan.runs(stage, only):
+        plan.recipe_of(arm)  # refuses wrong flags before any run
+        entry = record.entry(stage.name, arm.name, seed)
+        left = stage.tasks_left(entry)
+        if "failed" in entry and not retry:
+            state = f"failed: {entry['failed']}"
+        elif not left:
+            state = "done"
+        else:
+            is_pretrained = "steps" in entry
+            state = f"{minutes:.2f} min"
+            if is_pretrained:
+                state = f"fine-tuning on {len(left)} tasks, if its folder is still there"
+            runs, pretrainings = runs + 1, pretrainings + (not is_pretrained)
+            tasks += len(left)
+        print(f"{arm.name}, seed {seed}: {state} ({arm.question})")
+    pretraining = pretrainings * minutes
+    finetuning = stage.finetune_minutes * tasks / len(stage.tasks)
+    print(
+        f"{runs} runs left: {pretraining:.1f} minutes of pre-training, and about {finetuning:.1f} "
+        f"of fine-tuning with {stage.finetune_seeds} seeds on {', '.join(stage.task_names)}; "
+        f"{pretraining + finetuning:.1f} in all"
+    )

@@ -68,6 +68,13 @@ class Record:
             if self.entry(stage, arm, seed).pop("failed", None) is not None:
                 self.write()
 
+    def forget_network(self, stage: str, arm: str, seed: int) -> None:
+        """Drop a run whose network is gone: its scores are not those of the next one."""
+        with self.lock:
+            if "steps" in self.entry(stage, arm, seed):
+                del self.result["runs"][run_key(stage, arm, seed)]
+                self.write()
+
     def add_scores(self, stage: str, arm: str, seed: int, *, task: str, scores: Result) -> None:
         with self.lock:
             entry = self.result["runs"][run_key(stage, arm, seed)]

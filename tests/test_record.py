@@ -56,7 +56,7 @@ def test_every_arm_has_settings_that_a_recipe_takes_and_a_scale_wins_over_them()
 def test_a_plan_with_a_wrong_flag_is_refused_before_any_run(plan: Plan, tmp_path: Path) -> None:
     wrong = replace(plan, arms=(replace(plan.arms[0], flags="--encoder.layer 3"),))
     with pytest.raises(UserError, match=r"encoder\.layer"):
-        record.print_plan(wrong, wrong.stage("screen"), Record(tmp_path / "record.json"), None)
+        record.print_plan(wrong, wrong.stage("screen"), Record(tmp_path / "record.json"))
 
 
 def test_the_papers_small_is_part_of_every_stage(plan: Plan) -> None:
@@ -224,6 +224,7 @@ def search_finetuning(
         return {"scores": scores}
 
     search.score = score  # type: ignore[method-assign]
+    search.check_tasks = lambda _: None  # type: ignore[method-assign]
     exit_code = nullcontext() if expected_exit is None else pytest.raises(SystemExit, match="1")
     with exit_code:
         search.search_finetuning(Path(model))
@@ -239,10 +240,16 @@ def test_failed_settings_of_fine_tuning_are_tried_again_when_asked(tmp_path: Pat
     assert search_finetuning(output, "--retry", scores=[0.7]) == {"scores": [0.6]}
 
 
-def test_settings_of_fine_tuning_are_not_taken_for_those_of_another_model(tmp_path: Path) -> None:
-    search_finetuning(tmp_path / "a.json", scores=[0.6])
+def test_settings_of_fine_tuning_are_not_taken_for_others_or_those_of_another_model(
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "a.json"
+    search_finetuning(output, scores=[0.6])
     with pytest.raises(UserError, match="default was tuned from run"):
-        search_finetuning(tmp_path / "a.json", model="another", scores=[0.7])
+        search_finetuning(output, model="another", scores=[0.7])
+    Record(output).update("finetuning", "default", 0, settings="--epochs 99")
+    with pytest.raises(UserError, match="default was tuned from run with --epochs 99"):
+        search_finetuning(output, scores=[0.7])
 
 
 def test_a_stage_with_a_failed_run_ends_with_exit_code_1_also_where_nothing_is_left_to_try(

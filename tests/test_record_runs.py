@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import record
 from benchmarks.record_jobs import Failed, Stopped
-from benchmarks.record_plan import Arm, RunLength, Stage, load_plan
+from benchmarks.record_plan import Arm, RunLength, Stage, load_plan, print_plan
 from benchmarks.record_results import Record
 from electra import atomic
 from electra.config import UserError
@@ -130,6 +130,40 @@ def test_a_run_whose_folder_is_gone_is_pre_trained_and_scored_anew_on_every_task
     # What is scored is the new network; CoLA has no score from the one before.
     tuned = Record(glue.parent / "record.json").entry("quarter", "paper", 0)["tuned"]
     assert sorted(tuned) == sorted(set(TASKS) - {"glue/rte", "glue/cola"})
+
+
+def test_no_score_of_an_earlier_network_stays_where_the_next_ends_before_its_facts_are_kept(
+    glue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_stage(glue, rte=Stopped)
+    (first.folder / RUN / STATUS).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "pretrained_facts", lambda *_: 1 / 0)  # ends as a SIGKILL would
+        with pytest.raises(ZeroDivisionError):
+            run_stage(glue)
+    again = run_stage(glue)
+    assert sorted(again.tuned) == sorted(TASKS)
+
+
+def test_a_plan_counts_what_a_run_would_do(glue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, output = load_plan(), glue.parent / "record.json"
+    stage = plan.stage("quarter")
+    for retry, expected in ((False, "0 runs left"), (True, "1 runs left: 0.0 minutes of pre-tr")):
+        run_stage(glue, rte=Failed)
+        capsys.readouterr()
+        print_plan(plan, stage, Record(output), only=["paper"], retry=retry)
+        assert expected in capsys.readouterr().out
+
+
+def test_fine_tuning_without_task_data_leaves_no_failed_settings_in_the_result_file(
+    glue: Path,
+) -> None:
+    (glue / "RTE" / "dev.tsv").unlink()
+    output = glue.parent / "record.json"
+    place = ["--folder", str(glue.parent), "--glue", str(glue), "--output", str(output)]
+    with pytest.raises(UserError, match="no training and dev data of glue/rte"):
+        record.main(["--stage", "finetuning", "--model", "small-en", *place])
+    assert not output.exists()
 
 
 def test_a_model_that_is_not_there_leaves_no_failed_settings_in_the_result_file(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from benchmarks.harness import lock_result, run_main
 from electra.config import UserError
 from electra.file_lock import LOCK
 
+LOCK_FILE = f".result.json{LOCK}"
 # Holds the result file and starts a command that prints its process, as `benchmarks.record` does.
 HOLDER = """
 import sys
@@ -67,12 +71,6 @@ def test_a_file_stays_held_by_what_was_started_where_its_command_ends_by_an_erro
         pass
 
 
-def test_a_file_is_held_under_each_of_its_names(result: Path, tmp_path: Path) -> None:
-    (tmp_path / "link.json").symlink_to(result)
-    with lock_result(result), pytest.raises(UserError), lock_result(tmp_path / "link.json"):
-        pass
-
-
 def record_command(folder: Path, output: Path) -> list[str]:
     place = ["--folder", str(folder), "--glue", str(folder), "--output", str(output)]
     return ["--stage", "quarter", "--arms", "paper", *place]
@@ -102,6 +100,35 @@ def test_a_second_command_ends_with_exit_code_2_and_has_touched_nothing(
     assert f"error: {result} is in use by another command" in capsys.readouterr().err
     assert sorted(path for path in tmp_path.rglob("*") if path != result.parent) == before
     assert not result.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "worker", "command"),
+    [(record, "Search", record_command), (beyond_glue, "Scoring", beyond_command)],
+)
+def test_the_file_behind_a_link_is_what_is_held_and_written_and_commands_inherit_its_lock(
+    module: Any,
+    worker: str,
+    command: Callable[[Path, Path], list[str]],
+    result: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "link.json").symlink_to(result)
+    argv = command(tmp_path, tmp_path / "link.json")
+
+    class Begun(Exception):
+        pass
+
+    def begin(options: argparse.Namespace, *_: object, held: Sequence[int]) -> None:
+        assert options.output == result
+        (descriptor,) = held
+        assert os.path.samestat(os.fstat(descriptor), (result.parent / LOCK_FILE).stat())
+        raise Begun
+
+    monkeypatch.setattr(module, worker, begin)
+    with pytest.raises(Begun):
+        module.main(argv)
 
 
 def test_the_plan_of_a_stage_is_shown_while_another_command_runs_it(
@@ -147,4 +174,4 @@ def test_what_a_killed_command_has_started_holds_its_result_file_on(
             time.sleep(0.1)
     else:
         raise AssertionError(f"{result} is still held")
-    assert not (tmp_path / f".result.json{LOCK}").exists()
+    assert not (tmp_path / LOCK_FILE).exists()
