@@ -22,6 +22,7 @@ import json
 import lzma
 import re
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from benchmarks.harness import ELECTRA, Result, build_parser, check_counts, run_main
+from benchmarks.harness import BAD_INPUT, ELECTRA, Result, build_parser, check_counts, run_main
 from electra import atomic
 from electra.config import UserError
 
@@ -110,7 +111,10 @@ def make_shards(
 
 
 def electra(*arguments: str | Path) -> None:
-    subprocess.run([*ELECTRA, *map(str, arguments)], check=True)
+    done = subprocess.run([*ELECTRA, *map(str, arguments)], check=False)
+    if done.returncode == BAD_INPUT:  # of which it has told
+        sys.exit(BAD_INPUT)
+    done.check_returncode()
 
 
 def slice_files(text: Path, every: int) -> list[str]:
@@ -124,23 +128,18 @@ def check_text(options: argparse.Namespace) -> None:
     other texts out.
     """
     facts = read_facts(options.folder)
-    sources, keep_out = kept_sources(facts), names_of(options.keep_out)
+    sources, kept_out = kept_sources(facts), len(ngrams_of(dev_texts(options.keep_out)))
     is_same = (
-        names_of(options.parts) == sorted(facts["parts"])
+        sorted(part.name for part in options.parts) == sorted(facts["parts"])
         and sources.keys() == set(options.sources or facts["sources"])
-        and keep_out == facts.get("keep_out", keep_out)
+        and kept_out == facts["kept_out_ngrams"]
     )
     if not is_same:
-        kept_out = ", ".join(facts.get("keep_out", ()))
         raise UserError(
             f"{options.folder}: holds the text of {', '.join(sources)} of "
-            f"{', '.join(facts['parts'])}, kept out: {kept_out or 'nothing'}; name these, or "
-            "another --folder"
+            f"{', '.join(facts['parts'])}, without {facts['kept_out_ngrams']:,} word sequences of "
+            f"dev sets (--keep-out has {kept_out:,}); name these, or another --folder"
         )
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    return sorted(path.name for path in paths)
 
 
 # ---- the text ------------------------------------------------------------------------------------
@@ -168,7 +167,6 @@ def filter_text(options: argparse.Namespace, text: Path) -> None:
         )
     facts = {
         "parts": [part.name for part in options.parts],
-        "keep_out": names_of(options.keep_out),
         "sources": {source: dict(counted) for source, counted in sorted(totals.items())},
         "kept_out_ngrams": len(kept_out),
     }

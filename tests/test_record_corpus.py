@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import record_corpus
+from benchmarks.harness import run_main
 from electra.config import UserError
 
 
@@ -61,6 +64,7 @@ def test_text_that_keeps_out_no_dev_set_is_not_taken_for_one_that_does(part: Pat
     make(part)
     kept_out = part.parent / "dev"
     kept_out.mkdir()
+    (kept_out / "dev.txt").write_text("a sentence of thirteen words or more: " + "so " * 13)
     with pytest.raises(UserError, match="another --folder"):
         make(part, "--keep-out", str(kept_out))
 
@@ -73,3 +77,19 @@ def test_text_that_an_interrupted_command_left_is_not_cut_into_shards(part: Path
     make(part)
     assert not (text / "1-0.jsonl").exists()
     assert (text / "0-0.jsonl").exists()
+
+
+def test_what_electra_refuses_is_told_once(
+    part: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        record_corpus, "ELECTRA", (sys.executable, "-c", "import sys; sys.exit('told')")
+    )
+    with pytest.raises(subprocess.CalledProcessError):  # exit code 1: a fault, not a refusal
+        make(part)
+    refusal = "import sys; print('error: told', file=sys.stderr); sys.exit(2)"
+    monkeypatch.setattr(record_corpus, "ELECTRA", (sys.executable, "-c", refusal))
+    capfd.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        run_main(lambda: make(part))
+    assert capfd.readouterr().err == "error: told\n"
