@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.cuda_graph import CapturedGraph
 from electra.engine.training_state import PinnedStaging
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -187,6 +188,18 @@ def test_a_frozen_generator_keeps_every_bit_by_kernels_and_graphs(toy_shards, tm
     assert [name for name in before if not before[name].equal(after[name])] == []
     shared = [name for name in before if name in discriminator]
     assert not any(before[name].equal(discriminator[name]) for name in shared)
+
+
+def test_a_dead_graph_of_an_earlier_model_does_not_end_a_capture():
+    def doubled(row):
+        containers = [[] for _ in range(100_000)]  # enough for the garbage collector to begin
+        return {"loss": 2 * row[0] * bool(containers)}
+
+    cycle = [CapturedGraph(doubled, (torch.ones(2, device="cuda"),), None)]
+    cycle.append(cycle)
+    del cycle
+    captured = CapturedGraph(doubled, (torch.ones(2, device="cuda"),), None)
+    assert captured((torch.full((2,), 3.0, device="cuda"),))["loss"].tolist() == [6.0, 6.0]
 
 
 @pytest.mark.parametrize("name", [name for name in TOYS if name != "frozen"])

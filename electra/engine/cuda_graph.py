@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -58,7 +60,7 @@ class CapturedGraph:
         # thread_local: other threads may read batches meanwhile.
         capture = torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local")
         try:
-            with capture:
+            with without_garbage_collection(), capture:
                 self.losses = forward_backward(self.batch)
         except torch.OutOfMemoryError:
             raise
@@ -74,6 +76,18 @@ class CapturedGraph:
             static.copy_(tensor, non_blocking=True)
         self.graph.replay()
         return self.losses
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect no cycles: a dead graph of an earlier model among them would end the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def tensors_in(batch: Any) -> list[Tensor]:

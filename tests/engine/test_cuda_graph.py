@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from electra.config import UserError
 from electra.engine import cuda_graph
-from electra.engine.cuda_graph import GraphedCallable
+from electra.engine.cuda_graph import CapturedGraph, GraphedCallable
 
 CPU = torch.device("cpu")
 
@@ -79,3 +82,23 @@ def test_without_capture_every_batch_runs_plainly(captures) -> None:
     graphed = GraphedCallable(total, CPU, capture=False)
     assert [float(graphed(Row(torch.ones(2)))["loss"]) for _ in range(4)] == [2.0] * 4
     assert captures == []
+
+
+def test_no_garbage_is_collected_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead cycle may hold the graph of an earlier model, whose end would end the capture."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Pool)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **options: nullcontext())
+    seen = []
+
+    def forward_backward(batch: Row) -> dict[str, Tensor]:
+        seen.append(gc.isenabled())
+        if not float(batch.values.sum()):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return total(batch)
+
+    CapturedGraph(forward_backward, Row(torch.ones(2)), None)
+    with pytest.raises(UserError, match="cannot be captured"):
+        CapturedGraph(forward_backward, Row(torch.zeros(2)), None)
+    assert seen == [False, False]
+    assert gc.isenabled(), "also after a capture that failed"
