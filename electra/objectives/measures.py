@@ -73,7 +73,7 @@ def rtd_scores(histogram: Tensor) -> dict[str, float]:
     """Return AUC, average precision, precision, recall and accuracy at ½, and their baselines.
 
     `baseline_rtd_loss` is the entropy of the replaced fraction: the loss of a discriminator that
-    knows nothing else.
+    knows nothing else. `logit_std` is the standard deviation of the logits.
     """
     original, replaced = histogram
     negatives, positives = float(original.sum()), float(replaced.sum())
@@ -82,6 +82,7 @@ def rtd_scores(histogram: Tensor) -> dict[str, float]:
         "replaced_fraction": fraction,
         "baseline_rtd_loss": entropy(fraction),
         "baseline_accuracy": max(fraction, 1 - fraction),
+        "logit_std": standard_deviation(histogram.sum(0)),
     }
     if not positives or not negatives:
         return scores
@@ -104,6 +105,13 @@ def rtd_scores(histogram: Tensor) -> dict[str, float]:
         "recall": hits / positives,
         "rtd_accuracy": correct / (positives + negatives),
     }
+
+
+def standard_deviation(counts: Tensor) -> float:
+    """Return the standard deviation of logits that are counted by bin; of one bin alone it is 0."""
+    logits = (torch.arange(BINS, dtype=counts.dtype) + 0.5) * (2 * CLIP / BINS) - CLIP
+    mean = (counts * logits).sum() / counts.sum()
+    return math.sqrt((counts * (logits - mean).square()).sum() / counts.sum())
 
 
 def entropy(fraction: float) -> float:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 # A network has left the plateau when its held-out loss is below this fraction of its baseline's.
 PLATEAU_RATIO = 0.97
+# Logits that differ by less are one answer for all tokens. Those of a network that learns differ by
+# about one, those of one that has not begun by some hundredths.
+COLLAPSED_STD = 0.002
 # The training losses that objectives report, by their keys in metrics.jsonl.
 LOSS_TITLES = {
     "mlm": "generator loss",
@@ -35,6 +38,7 @@ class Metric:
     predicts: str = ""  # what a network with such a loss predicts
     plateau_meaning: str = ""  # what the network does there
     baseline_answer: str = "without looking at the context"  # how the baseline answers
+    spread: str = ""  # the key of how much the network's answers differ from token to token
 
     def baseline_in(self, scores: Mapping[str, float]) -> float | None:
         """Return the baseline's value, None where `scores` lack it."""
@@ -49,6 +53,10 @@ class Metric:
             return False
         return not scores[self.name] < self.plateau_ratio * baseline
 
+    def has_collapsed(self, scores: Mapping[str, float]) -> bool:
+        """Return whether the network gives all tokens one answer."""
+        return scores.get(self.spread, 1.0) < COLLAPSED_STD
+
     def explain_baseline(self, scores: Mapping[str, float]) -> str:
         """Return what a network that has learned nothing by this metric does.
 
@@ -57,6 +65,8 @@ class Metric:
         baseline = self.baseline_in(scores)
         assert self.plateau_ratio is not None
         assert baseline is not None
+        if self.has_collapsed(scores):
+            return f"the {self.network} has collapsed: it gives all tokens one answer"
         if scores[self.name] * self.plateau_ratio > baseline:
             return f"the {self.network} is worse than its baseline"
         return self.plateau_meaning
@@ -102,6 +112,7 @@ RTD_METRICS = (
         predicts="replaced or original",
         plateau_meaning="the discriminator is hardly better than one answer for all tokens",
         baseline_answer=CONSTANT,
+        spread="logit_std",
     ),
     Metric(
         name="auc",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -166,8 +166,9 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
             "continues"
         )
         return False
+    before = run.scores
     run.scores, run.evaluation_due = scores, False
-    log_scores(run, journal)
+    log_scores(run, journal, before)
     return True
 
 
@@ -207,14 +208,16 @@ def held_out_scores(
     return total.scores()
 
 
-def log_scores(run: Run, journal: Journal) -> None:
-    """Write the held-out scores to the journal, and say which networks are off the plateau."""
+def log_scores(run: Run, journal: Journal, before: Mapping[str, float]) -> None:
+    """Write the held-out scores to the journal, and say which networks have left the plateau, or
+    have collapsed since those `before`.
+    """
     journal.record(run.step, run.scores, prefix="eval_")
     for message in update_left_plateau(
         run.left_plateau, run.scores, run.recipe, step=run.step, tokens=run.tokens_seen
     ):
         journal.info(message)
-    for warning in plateau_warnings(run.scores, run.recipe, step=run.step):
+    for warning in plateau_warnings(run.scores, run.recipe, step=run.step, before=before):
         journal.warn(warning)
 
 

@@ -84,7 +84,7 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
         fine_tuning = "doubtful"
     change = ""
     if at_baseline:
-        change = what_to_change(recipe)
+        change = what_to_change(recipe, scores)
     sentences = []
     for metric in judged:
         learned = "has learned to use the context"
@@ -131,8 +131,13 @@ def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
     return f"{text} ({metric.form.format(baseline)} {metric.baseline_answer})"
 
 
-def what_to_change(recipe: Recipe) -> str:
+def what_to_change(recipe: Recipe, scores: Mapping[str, float]) -> str:
     """Return the settings that usually bring a network off the plateau."""
+    if any(metric.has_collapsed(scores) for metric in recipe.objective.metrics()):
+        return (
+            f"begin again with more --warmup-steps than {recipe.optimizer.warmup_steps:,}, or a "
+            "lower --learning-rate; more steps alone revived no collapsed network that we saw"
+        )
     if recipe.encoder.family == "modernbert":
         rate = "--learning-rate"
         if recipe.optimizer.name == "muon" and recipe.optimizer.muon_learning_rate is not None:
@@ -188,20 +193,24 @@ def diagnosis_step(recipe: Recipe) -> int:
     return evaluation
 
 
-def plateau_warnings(scores: Mapping[str, float], recipe: Recipe, *, step: int) -> list[str]:
-    """Return warnings about networks on the plateau, at the step of the diagnosis.
+def plateau_warnings(
+    scores: Mapping[str, float], recipe: Recipe, *, step: int, before: Mapping[str, float]
+) -> list[str]:
+    """Return warnings about networks on the plateau, at the step of the diagnosis, and about one
+    that has collapsed since the evaluation `before`.
 
     The total loss alone does not show it. The end of the run has its own verdict.
     """
     training = recipe.training
-    if step != diagnosis_step(recipe) or step == training.max_steps:
+    if step == training.max_steps:
         return []
-    warnings = []
+    is_due, warnings = step == diagnosis_step(recipe), []
     for metric in judged_metrics(recipe.objective.metrics()):
-        if metric.is_at_baseline(scores):
+        is_new = metric.has_collapsed(scores) and not metric.has_collapsed(before)
+        if is_new or (is_due and metric.is_at_baseline(scores)):
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "
                 f"{metric.explain_baseline(scores)}; {describe_score(metric, scores)}. If that "
-                f"stays so: {what_to_change(recipe)}"
+                f"stays so: {what_to_change(recipe, scores)}"
             )
     return warnings

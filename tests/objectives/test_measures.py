@@ -30,6 +30,7 @@ def test_detection_scores_are_those_of_scikit_learn():
     assert scores["precision"] == pytest.approx(precision_score(truth, given > 0))
     assert scores["recall"] == pytest.approx(recall_score(truth, given > 0))
     assert scores["replaced_fraction"] == pytest.approx(truth.mean())
+    assert scores["logit_std"] == pytest.approx(given.std(), rel=1e-3)
 
 
 def test_tallies_of_two_halves_add_up_to_the_whole():
@@ -58,6 +59,7 @@ def test_a_detector_that_says_the_same_of_everything_is_a_coin():
     ).scores()
     assert scores["auc"] == pytest.approx(0.5)
     assert scores["average_precision"] == pytest.approx(scores["replaced_fraction"])
+    assert scores["logit_std"] == 0.0
     assert (scores["precision"], scores["recall"]) == (0.0, 0.0)
 
 

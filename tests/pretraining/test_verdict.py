@@ -32,6 +32,7 @@ HEALTHY = {
     "baseline_mlm_accuracy": 0.195,
 }
 NO_DISCRIMINATOR = HEALTHY | {"rtd_loss": 0.3499, "auc": 0.54}
+COLLAPSED = NO_DISCRIMINATOR | {"auc": 0.5, "logit_std": 0.0}
 NO_GENERATOR = HEALTHY | {"mlm_loss": 6.01, "mlm_accuracy": 0.194}
 
 
@@ -73,6 +74,19 @@ def test_a_discriminator_beside_a_generator_at_its_baseline_is_doubtful() -> Non
     assert verdict.networks[0].startswith("discriminator: is better than its baseline; loss 0.2000")
 
 
+def test_a_discriminator_that_gives_all_tokens_one_answer_has_collapsed() -> None:
+    verdict = judge(COLLAPSED, RECIPE)
+    assert verdict.fine_tuning == "unlikely"
+    assert (
+        "(the discriminator has collapsed: it gives all tokens one answer)" in verdict.networks[0]
+    )
+    assert "more --warmup-steps than 10,000" in verdict.change
+    assert "lower --learning-rate" in verdict.change
+    early = judge(COLLAPSED | {"logit_std": 0.02}, RECIPE)  # has not begun to learn
+    assert "collapsed" not in "".join(early.networks)
+    assert early.change.startswith("train for more steps")
+
+
 def test_one_encoder_that_predicts_words_is_not_said_to_ignore_the_context() -> None:
     one, two = load_recipe("modern-tiny"), load_recipe("modern-small")
     assert judge(NO_DISCRIMINATOR, one).fine_tuning == "early"
@@ -111,34 +125,42 @@ def test_a_generator_that_does_not_learn_to_be_likely_is_not_judged(name: str) -
 # ---- while it trains -----------------------------------------------------------------------------
 
 
+def warnings_of(
+    scores: dict[str, float],
+    recipe: Recipe = RECIPE,
+    *,
+    step: int,
+    before: dict[str, float] | None = None,
+) -> list[str]:
+    return plateau_warnings(scores, recipe, step=step, before=before or {})
+
+
 def test_a_run_that_learns_gives_no_warning() -> None:
-    assert plateau_warnings(HEALTHY, RECIPE, step=TENTH) == []
+    assert warnings_of(HEALTHY, step=TENTH) == []
 
 
 def test_a_network_on_the_plateau_is_warned_of_once_after_a_tenth_of_the_run() -> None:
     warned = []
     for step in range(5_000, 1_000_001, 5_000):
-        warned += [step] * len(plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=step))
+        warned += [step] * len(warnings_of(NO_DISCRIMINATOR, step=step))
     assert warned == [TENTH]
-    (warning,) = plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=TENTH)
+    (warning,) = warnings_of(NO_DISCRIMINATOR, step=TENTH)
     assert "10% of the run: the discriminator is hardly better than one answer" in warning
     assert "more steps" in warning
 
 
 def test_a_run_of_a_few_hundred_steps_is_warned_too() -> None:
     recipe = load_recipe("tiny")  # 1,400 steps, evaluated every 350
-    assert len(plateau_warnings(NO_DISCRIMINATOR | NO_GENERATOR, recipe, step=350)) == 1
-    assert plateau_warnings(NO_GENERATOR, recipe, step=700) == []
-    assert plateau_warnings(NO_GENERATOR, recipe, step=1_400) == [], "the verdict says it"
+    assert len(warnings_of(NO_DISCRIMINATOR | NO_GENERATOR, recipe, step=350)) == 1
+    assert warnings_of(NO_GENERATOR, recipe, step=700) == []
+    assert warnings_of(NO_GENERATOR, recipe, step=1_400) == [], "the verdict says it"
 
 
 def test_a_short_run_of_a_long_recipe_is_warned_once_and_before_its_end() -> None:
     flags = ["--max-steps", "8000", "--warmup-steps", "100"]  # evaluated every 5,000
     recipe = load_recipe("small", flags=flags)
     assert diagnosis_step(recipe) == 800
-    warned = [
-        step for step in (800, 5_000, 8_000) if plateau_warnings(NO_GENERATOR, recipe, step=step)
-    ]
+    warned = [step for step in (800, 5_000, 8_000) if warnings_of(NO_GENERATOR, recipe, step=step)]
     assert warned == [800]
     assert diagnosis_step(load_recipe("modern-small")) == 500, "an evaluation of the recipe"
 
@@ -157,8 +179,17 @@ def test_a_short_run_is_evaluated_at_the_step_of_the_diagnosis(
 
 def test_there_is_no_warning_during_warm_up() -> None:
     recipe = load_recipe("tiny", flags=["--warmup-steps", "600"])
-    assert plateau_warnings(NO_GENERATOR, recipe, step=350) == []
-    assert len(plateau_warnings(NO_GENERATOR, recipe, step=700)) == 1
+    assert warnings_of(NO_GENERATOR, recipe, step=350) == []
+    assert len(warnings_of(NO_GENERATOR, recipe, step=700)) == 1
+
+
+def test_a_collapse_is_warned_of_at_the_first_evaluation_that_shows_it() -> None:
+    (warning,) = warnings_of(COLLAPSED, step=5_000)
+    assert "has collapsed: it gives all tokens one answer" in warning
+    assert "more --warmup-steps" in warning
+    assert len(warnings_of(COLLAPSED, step=40_000, before=HEALTHY)) == 1
+    assert warnings_of(COLLAPSED, step=45_000, before=COLLAPSED) == []
+    assert len(warnings_of(COLLAPSED, step=TENTH, before=COLLAPSED)) == 1, "the diagnosis"
 
 
 @pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
@@ -166,7 +197,7 @@ def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
     recipe = load_recipe(name)
     scores = {"restore_loss": 0.4999, "baseline_restore_loss": 0.5}
     step = -(-recipe.training.max_steps // 10 // 5_000) * 5_000
-    (warning,) = plateau_warnings(scores, recipe, step=step)
+    (warning,) = warnings_of(scores, recipe, step=step)
     assert "the encoder does hardly more than copy the tokens it reads" in warning
 
 
