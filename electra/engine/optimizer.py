@@ -95,9 +95,7 @@ def set_learning_rate(
     rate = config.learning_rate * learning_rate_factor(config, step=step, max_steps=max_steps)
     scale, epsilon = 1.0, config.epsilon
     if not config.bias_correction:
-        updates = step - skipped
-        root = math.sqrt(1 - config.betas[1] ** updates)
-        scale = (1 - config.betas[0] ** updates) / root
+        scale, root = without_bias_correction(config, step - skipped)
         epsilon = config.epsilon / root
     for group in optimizer.param_groups:
         if is_muon(group):
@@ -108,6 +106,28 @@ def set_learning_rate(
         group["eps"] = epsilon
         group["weight_decay"] = group["decay"] / scale
     return rate
+
+
+def without_bias_correction(config: OptimizerConfig, updates: int) -> tuple[float, float]:
+    """Return s and √(1−β₂ᵗ) after so many updates."""
+    root = math.sqrt(1 - config.betas[1] ** updates)
+    return (1 - config.betas[0] ** updates) / root, root
+
+
+def largest_first_update(config: OptimizerConfig, max_steps: int) -> float:
+    """Return by how much the first updates exceed the learning rate, at most.
+
+    Without bias correction Adam's are several times as large until it has averaged squares over a
+    thousand steps, unless the warm-up is longer than that.
+    """
+    if config.bias_correction:
+        return 1.0
+    averaging = round(1 / (1 - config.betas[1]))  # updates
+    return max(
+        learning_rate_factor(config, step=step, max_steps=max_steps)
+        * without_bias_correction(config, step)[0]
+        for step in range(1, min(averaging, max_steps) + 1)
+    )
 
 
 def learning_rate_factor(config: OptimizerConfig, *, step: int, max_steps: int) -> float:

@@ -14,6 +14,7 @@ from electra.data.shards import Shards
 from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
+from electra.engine.optimizer import largest_first_update
 from electra.engine.training_state import gather_weights
 from electra.kernels import fuse, unfuse
 from electra.pretraining.recipe import Recipe
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from electra.pretraining.run import Run
 
 MANY_EPOCHS = 40
+# In units of the learning rate. At 1.7, 2.2 and more, discriminators collapsed (docs/log.md).
+MAX_FIRST_UPDATE = 1.5
 
 
 def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
@@ -36,18 +39,7 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
         if recipe.encoder.dropout == recipe.encoder.attention_dropout == 0:
             warning += ", or set --encoder.dropout 0.1 --encoder.attention-dropout 0.1"
         warnings.append(warning)
-    if recipe.optimizer.warmup_steps >= recipe.training.max_steps > 1:
-        warnings.append(
-            f"optimizer.warmup_steps={recipe.optimizer.warmup_steps} is not less than "
-            f"training.max_steps={recipe.training.max_steps}: the learning rate rises to the end "
-            "of the run; lower --warmup-steps, or give --budget instead of --max-steps, which "
-            "scales both"
-        )
-    if recipe.optimizer.name != "muon" and recipe.optimizer.muon_learning_rate is not None:
-        warnings.append(
-            f"optimizer.muon_learning_rate={recipe.optimizer.muon_learning_rate:g} has no effect "
-            f"with optimizer.name={recipe.optimizer.name!r}; choose muon, or set learning_rate"
-        )
+    warnings += optimizer_warnings(recipe)
     workload, width = recipe.workload(recipe.data.vocab_size), recipe.encoder.width
     generator = workload.generator
     if generator is None or not workload.generator_is_trained:
@@ -58,6 +50,31 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
         warnings.append(
             f"the generator is {generator.width} wide beside a discriminator of {width}; the "
             "paper found a quarter to a half best, a stronger one makes the task too hard"
+        )
+    return warnings
+
+
+def optimizer_warnings(recipe: Recipe) -> list[str]:
+    """Return warnings about the warm-up and about rates that have no effect."""
+    config, max_steps, warnings = recipe.optimizer, recipe.training.max_steps, []
+    if config.warmup_steps >= max_steps > 1:
+        warnings.append(
+            f"optimizer.warmup_steps={config.warmup_steps} is not less than "
+            f"training.max_steps={max_steps}: the learning rate rises to the end of the run; lower "
+            "--warmup-steps, or give --budget instead of --max-steps, which shortens both"
+        )
+    largest = largest_first_update(config, max_steps)
+    if largest > MAX_FIRST_UPDATE:
+        warnings.append(
+            f"optimizer.warmup_steps={config.warmup_steps} is short for "
+            f"optimizer.bias_correction=false: the first updates are up to {largest:.1f} times as "
+            "large as the learning rate says, and the network may collapse; raise --warmup-steps, "
+            "or set --optimizer.bias-correction true"
+        )
+    if config.name != "muon" and config.muon_learning_rate is not None:
+        warnings.append(
+            f"optimizer.muon_learning_rate={config.muon_learning_rate:g} has no effect with "
+            f"optimizer.name={config.name!r}; choose muon, or set learning_rate"
         )
     return warnings
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from electra.engine.optimizer import (
     build_optimizer,
+    largest_first_update,
     layer_lr_scale,
     learning_rate_factor,
     set_learning_rate,
@@ -57,6 +58,26 @@ def test_the_update_equals_the_plain_formula(bias_correction):
         optimizer.step()
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter, plain[name], rtol=1e-9, atol=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "largest"), [(0, 6.57), (12, 6.57), (100, 3.24), (400, 1.74), (1000, 1.26)]
+)
+def test_the_first_updates_without_bias_correction_are_larger_than_the_rate(warmup_steps, largest):
+    """An equal gradient in every step: Adam's update is its rate, if the bias is corrected."""
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=warmup_steps, schedule="constant")
+    assert largest_first_update(config, 5000) == pytest.approx(largest, abs=0.01)
+    assert largest_first_update(replace(config, bias_correction=True), 5000) == 1.0
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([{"params": [weight], "lr_scale": 1.0, "decay": 0.0}])
+    updates, before = [], 0.0
+    for step in range(1, 1001):
+        set_learning_rate(optimizer, config, step=step, max_steps=5000)
+        weight.grad = torch.full_like(weight, 1e3)
+        optimizer.step()
+        updates.append(abs(weight.item() - before))
+        before = weight.item()
+    assert max(updates) == pytest.approx(largest, abs=0.01)
 
 
 def test_the_schedule_multiplies_warm_up_and_decay_and_every_update_has_a_rate():

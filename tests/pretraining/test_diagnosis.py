@@ -56,6 +56,21 @@ def test_a_warm_up_as_long_as_the_run_is_warned_of_with_the_remedy(toy_shards: P
     assert not any("warmup_steps" in text for text in warnings_for(toy_shards))
 
 
+def test_a_short_warm_up_without_bias_correction_is_warned_of_with_both_remedies(
+    toy_shards: Path,
+) -> None:
+    def texts(bias_correction: str, warmup_steps: str) -> list[str]:
+        flags = ["--optimizer.bias-correction", bias_correction, "--warmup-steps", warmup_steps]
+        warnings = warnings_for(toy_shards, "--max-steps", "2000", *flags)
+        return [text for text in warnings if "bias_correction" in text]
+
+    (warning,) = texts("false", "12")
+    assert warning.startswith("optimizer.warmup_steps=12 is short for optimizer.bias_correction=")
+    assert "up to 6.5 times as large" in warning
+    assert "raise --warmup-steps, or set --optimizer.bias-correction true" in warning
+    assert texts("false", "1000") == texts("true", "12") == []
+
+
 def test_a_rate_of_muon_without_muon_is_warned_of(toy_shards: Path) -> None:
     rate = ("--optimizer.muon-learning-rate", "1e-3")
     without, beside = (
