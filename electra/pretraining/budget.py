@@ -1,7 +1,8 @@
 """A budget: a share of a recipe's steps, with a whole schedule of its own. No torch.
 
-A budget scales steps, and the warm-up with them: every run has a fresh schedule that decays to its
-end. No run is the beginning of a longer one.
+A budget scales steps, and every run has a fresh schedule that decays to its end: no run is the
+beginning of a longer one. The warm-up of fewer steps is as long as the recipe's, or a sixth of
+them: scaled like the steps, it is too short for the paper's networks (docs/log.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from electra.settings import as_dict, merge, parse_flags, set_key
 MIN_BUDGET, MAX_BUDGET = Fraction(1, 10**9), 1000
 OUT_OF_BOUNDS = f"must be between {MIN_BUDGET} and {MAX_BUDGET} of the steps"
 EVAL_POINTS = 20  # of a held-out curve
+MAX_WARMUP_SHARE = 1 / 6  # of the steps, where the recipe's own share is smaller
 CHECKPOINTS = 4  # of a run that is shorter than its recipe's interval
 
 
@@ -70,15 +72,17 @@ def schedule_settings(
 ) -> Layer:
     """Return the settings of a schedule that decays within these steps.
 
-    It warms up for the recipe's share of `warmup_for` (all) steps, or for `warmup_ratio` of them,
-    grows its batch for the recipe's share of steps, is evaluated often enough for a curve, and is
-    saved often enough for a resume.
+    It warms up as a run of `warmup_for` (all) steps does, or for `warmup_ratio` of them, grows its
+    batch for the recipe's share of steps, is evaluated often enough for a curve, and is saved often
+    enough for a resume.
     """
     training = recipe.training
-    if warmup_ratio is None:
-        warmup_ratio = recipe.optimizer.warmup_steps / training.max_steps
     if warmup_for is None:
         warmup_for = steps
+    if warmup_ratio is None:
+        warmup_steps = warmup_in(recipe, warmup_for)
+    else:
+        warmup_steps = round(warmup_ratio * warmup_for)
     logging_steps = min(training.logging_steps, math.ceil(steps / (5 * EVAL_POINTS)))
     eval_steps = min(training.eval_steps, math.ceil(steps / EVAL_POINTS))
     schedule = {
@@ -91,5 +95,13 @@ def schedule_settings(
         stages = training.batch_schedule.stages
         scaled = round(training.batch_ramp_steps * steps / training.max_steps)
         schedule["batch_ramp_steps"] = max(stages - 1, scaled)
-    warmup_steps = round(warmup_ratio * warmup_for)
     return {"training": schedule, "optimizer": {"warmup_steps": warmup_steps}}
+
+
+def warmup_in(recipe: Recipe, steps: float) -> int:
+    """Return the warm-up of a run of so many steps: the recipe's share of more steps; of fewer its
+    own length, or a sixth of them where that is less.
+    """
+    own = recipe.optimizer.warmup_steps
+    share = own / recipe.training.max_steps
+    return round(max(share * steps, min(own, MAX_WARMUP_SHARE * steps)))

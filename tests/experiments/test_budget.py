@@ -41,9 +41,9 @@ def test_the_paper_scale_at_budget_one_is_the_recipe():
     assert changed == []
 
 
-def test_a_budget_scales_steps_and_warm_up_together():
-    (stage,) = stages("efficiency", "electra", budget=Fraction(1, 256))
-    assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (2992, 39)  # of 766,000 and 10,000
+def test_a_small_budget_warms_up_for_a_sixth_of_its_steps():
+    (stage,) = stages("efficiency", "electra", budget=Fraction(1, 256))  # of 766,000 steps
+    assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (2992, 499)
 
 
 def test_a_share_of_the_steps_is_a_schedule_of_its_own():
@@ -60,9 +60,9 @@ def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
     ]
     assert [(stage.steps, stage.recipe.optimizer.warmup_steps) for stage in shorter] == [
         (1_000_000, 10_000),
-        (500_000, 5_000),
-        (200_000, 2_000),
-        (200_000, 2_000),
+        (500_000, 10_000),
+        (200_000, 10_000),
+        (200_000, 10_000),
     ]
 
 

@@ -40,7 +40,7 @@ def test_a_sixteenth_means_the_same_to_pretrain_and_to_trials(
     printed = settings_of("small", "--budget", "1/16")
     planned = stage.recipe
     assert printed["training"]["max_steps"] == planned.training.max_steps == 62_500
-    assert printed["optimizer"]["warmup_steps"] == planned.optimizer.warmup_steps == 625
+    assert printed["optimizer"]["warmup_steps"] == planned.optimizer.warmup_steps == 10_000
     for name in ("logging_steps", "eval_steps", "save_steps"):
         assert printed["training"][name] == getattr(planned.training, name)
 
@@ -54,6 +54,14 @@ def test_a_small_budget_is_still_evaluated_and_saved() -> None:
     training = scale_recipe(load_recipe("small"), Fraction(1, 10_000)).training
     assert (training.max_steps, training.eval_steps, training.save_steps) == (100, 5, 25)
     assert scale_recipe(load_recipe("small"), Fraction(1, 10**9)).training.max_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"), [("1/100", 1_667), ("1/20", 8_333), ("1/2", 10_000), ("2", 20_000)]
+)
+def test_the_warm_up_is_the_recipes_or_a_sixth_of_fewer_steps(budget: str, steps: int) -> None:
+    recipe = scale_recipe(load_recipe("small"), Fraction(budget))  # 10,000 of 1,000,000
+    assert recipe.optimizer.warmup_steps == steps
 
 
 def test_a_setting_of_the_command_line_wins_over_the_budget(
