@@ -275,7 +275,7 @@ class Search:
         length = self.lengths[arm.name, seed]
         atomic.write_json(length_file(folder), length._asdict())
         flags = [*self.plan.flags_of(arm), "--training.seed", str(seed)]
-        flags += schedule_flags(self.plan, arm, stage, length.steps, recipe.training.batch_size)
+        flags += schedule_flags(self.plan, arm, stage, length.steps, recipe)
         command = ["pretrain", arm.recipe or self.plan.recipe, *flags]
         data = str(self.options.folder / arm.data)
         place = ["--data", data, "--output-dir", str(folder)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benchmarks.harness import Result
 from electra.config import SettingError, UserError, build, flatten
 from electra.files import read_toml
+from electra.pretraining.budget import warmup_in
 from electra.pretraining.recipe import Recipe, load_recipe
 from electra.settings import as_dict, fingerprint
 
@@ -68,7 +69,8 @@ class Arm:
     recipe: str = ""  # by default the plan's, with the plan's flags
     flags: str = ""  # of `electra pretrain`, after those of its reference
     data: str = ""  # the folder of its shards; by default its reference's
-    warmup_ratio: float | None = None  # by default the plan's
+    # by default the plan's; of a recipe of its own that of `--budget`
+    warmup_ratio: float | None = None
     initial_batch_share: float = 1.0
     ramp_ratio: float = 0.0  # of the steps, in which the batch grows
     reference: str = "base"  # the arm that it changes, and is compared with
@@ -271,21 +273,25 @@ def steps_in(minutes: float, arm: Arm, recipe: Recipe, rows_per_second: float) -
     return max(2, round(60 * minutes * rows_per_second / mean_batch))
 
 
-def schedule_flags(plan: Plan, arm: Arm, stage: Stage, steps: int, batch_size: int) -> list[str]:
+def schedule_flags(plan: Plan, arm: Arm, stage: Stage, steps: int, recipe: Recipe) -> list[str]:
     """Return the flags of a schedule that decays within these steps."""
     ratio = plan.warmup_ratio
     if arm.warmup_ratio is not None:
         ratio = arm.warmup_ratio
+    warmup_steps = round(ratio * steps)
+    if arm.recipe and arm.warmup_ratio is None:
+        warmup_steps = warmup_in(recipe, steps)
     every = max(1, -(-steps // stage.evaluations))
     flags = {
         "--training.max-steps": steps,
-        "--optimizer.warmup-steps": round(ratio * steps),
+        "--optimizer.warmup-steps": warmup_steps,
         "--training.logging-steps": max(1, steps // 100),
         "--training.eval-steps": every,
         "--training.save-steps": every,
         "--training.save-total-limit": 1,
     }
     if arm.ramp_ratio:
+        batch_size = recipe.training.batch_size
         initial = arm.initial_batch(batch_size)
         flags["--training.initial-batch-size"] = initial
         fewest = batch_size // initial - 1

@@ -123,24 +123,27 @@ def minutes_of(runs: Sequence[Result]) -> str:
 
 
 def arm_row(arm: str, runs: Sequence[Result], tasks: Sequence[str], difference: str) -> str:
-    """Return the row of one arm; one that failed or is not scored yet has no scores."""
-    scored = [run for run in runs if is_scored(run, tasks)]
+    """Return the row of one arm; one that has failed, or is not scored yet, says so."""
+    pretrained = [run for run in runs if "parameters" in run and "failed" not in run]
     question = runs[0]["question"]
-    if not scored:
+    if not pretrained:
         return table_row(arm, question, "0", *["–"] * (3 + len(tasks)), "–", "–")
-    first = scored[0]
+    first = pretrained[0]
     cells = []
     for task in tasks:
-        cells.append(format_spread([100 * run["tuned"][task]["median"] for run in scored]))
+        tuned = [run["tuned"][task] for run in pretrained if task in run.get("tuned", {})]
+        medians = [100 * each["median"] for each in tuned]
+        cells.append(format_spread(medians) if medians else "not measured")
+    means = [mean_score(run, tasks) for run in pretrained if is_scored(run, tasks)]
     return table_row(
         arm,
         question,
-        str(len(scored)),
+        str(len(pretrained)),
         f"{first['parameters'] / 1e6:.1f}M",
         f"{first['tokens_seen'] / 1e6:,.0f}M ({first['epochs']:.1f})",
         f"{first['flops']['standard']:.2e}; {first['flops']['official']:.2e}",
         *cells,
-        format_spread([mean_score(run, tasks) for run in scored]),
+        format_spread(means) if means else "–",
         difference,
     )
 

@@ -49,7 +49,7 @@ def test_every_arm_has_settings_that_a_recipe_takes_and_a_scale_wins_over_them()
         flags = plan.flags_of(arm)
         assert smaller <= set(zip(flags[::2], flags[1::2], strict=True))
         stage = plan.stage(next(iter(arm.stages)))
-        schedule = schedule_flags(plan, arm, stage, plan.limit_steps(60), batch_size=8)
+        schedule = schedule_flags(plan, arm, stage, plan.limit_steps(60), plan.recipe_of(arm))
         assert plan.recipe_of(arm, *schedule).training.max_steps == plan.scale.max_steps == 6
 
 
@@ -77,9 +77,19 @@ def test_a_run_gets_the_steps_that_fit_in_its_minutes_also_while_its_batch_grows
     for arm, _ in plan.runs(stage, ["base", "batch 128 to 512"]):
         recipe = plan.recipe_of(arm)
         steps = steps_in(2.0, arm, recipe, 10_000)
-        flags = schedule_flags(plan, arm, stage, steps, recipe.training.batch_size)
+        flags = schedule_flags(plan, arm, stage, steps, recipe)
         training = plan.recipe_of(arm, *flags).training
         assert training.rows == pytest.approx(2 * 60 * 10_000, rel=0.01)
+
+
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(5_660, "943"), (179_842, "10000")])
+def test_the_papers_small_warms_up_as_with_a_budget(
+    plan: Plan, steps: int, warmup_steps: str
+) -> None:
+    for arm, _ in plan.runs(plan.stage("final"), ["paper", "paper, 1 % of warm-up"]):
+        flags = schedule_flags(plan, arm, plan.stage("final"), steps, plan.recipe_of(arm))
+        value = flags[flags.index("--optimizer.warmup-steps") + 1]
+        assert value == (warmup_steps if arm.name == "paper" else str(round(0.01 * steps)))
 
 
 def test_settings_that_cost_no_time_share_a_measured_speed(plan: Plan) -> None:
@@ -344,6 +354,14 @@ def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failu
     assert "at most 22.0 or 25.4 points from its reference" in table[-1]
     assert "in bold: 0 of 3; of 3 arms that change nothing 0.2 would be" in table[-1]
     assert "quarter: 5 (runs: 6)" in record_tables.record_tried({"runs": COMPARED})
+
+
+def test_a_run_whose_scores_are_not_complete_shows_those_that_there_are() -> None:
+    partly = scored_run("linear", 0, 0.75)
+    del partly["tuned"]["glue/cola"]
+    table = record_tables.record_stage({"runs": {"a": partly}}, stage="quarter").splitlines()
+    assert table[2].startswith("| linear | why | 1 | 14.0M | 300M (3.5) |")
+    assert table[2].endswith("| 75.0 | 75.0 | not measured | 75.0 | 75.0 | 75.0 | – | – |")
 
 
 def test_arms_of_one_question_stand_together_and_the_best_of_them_first() -> None:
