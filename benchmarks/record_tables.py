@@ -128,17 +128,17 @@ def arm_row(arm: str, runs: Sequence[Result], tasks: Sequence[str], difference: 
     question = runs[0]["question"]
     if not pretrained:
         return table_row(arm, question, "0", *["–"] * (3 + len(tasks)), "–", "–")
-    first = pretrained[0]
-    cells = []
+    shown = [run for run in pretrained if is_scored(run, tasks)] or pretrained
+    first, cells = shown[0], []
     for task in tasks:
-        tuned = [run["tuned"][task] for run in pretrained if task in run.get("tuned", {})]
+        tuned = [run["tuned"][task] for run in shown if task in run.get("tuned", {})]
         medians = [100 * each["median"] for each in tuned]
         cells.append(format_spread(medians) if medians else "not measured")
-    means = [mean_score(run, tasks) for run in pretrained if is_scored(run, tasks)]
+    means = [mean_score(run, tasks) for run in shown if is_scored(run, tasks)]
     return table_row(
         arm,
         question,
-        str(len(pretrained)),
+        str(len(shown)),
         f"{first['parameters'] / 1e6:.1f}M",
         f"{first['tokens_seen'] / 1e6:,.0f}M ({first['epochs']:.1f})",
         f"{first['flops']['standard']:.2e}; {first['flops']['official']:.2e}",

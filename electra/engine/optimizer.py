@@ -17,6 +17,8 @@ from electra.engine.flat_shard import WHOLE, FlatShard
 from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_groups
 from electra.engine.settings import OptimizerConfig
 
+FIRST_UPDATES = 1000  # in which the missing bias correction is felt, with the usual β₂ of 0.999
+
 
 def build_optimizer(
     module: nn.Module,
@@ -114,19 +116,17 @@ def without_bias_correction(config: OptimizerConfig, updates: int) -> tuple[floa
     return (1 - config.betas[0] ** updates) / root, root
 
 
-def largest_first_update(config: OptimizerConfig, max_steps: int) -> float:
-    """Return by how much the first updates exceed the learning rate, at most.
+def largest_first_update(config: OptimizerConfig) -> float:
+    """Return by how much the first updates exceed the learning rate, at most, but for its decay.
 
-    Without bias correction Adam's are several times as large until it has averaged squares over a
-    thousand steps, unless the warm-up is longer than that.
+    Without bias correction Adam's are several times as large until it has averaged squares over
+    1/(1−β₂) steps, unless the warm-up is longer than that.
     """
     if config.bias_correction:
         return 1.0
-    averaging = round(1 / (1 - config.betas[1]))  # updates
     return max(
-        learning_rate_factor(config, step=step, max_steps=max_steps)
-        * without_bias_correction(config, step)[0]
-        for step in range(1, min(averaging, max_steps) + 1)
+        min(1.0, step / max(1, config.warmup_steps)) * without_bias_correction(config, step)[0]
+        for step in range(1, FIRST_UPDATES + 1)
     )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 # A network has left the plateau when its held-out loss is below this fraction of its baseline's.
 PLATEAU_RATIO = 0.97
-# Logits that differ by less are one answer for all tokens. Those of a network that learns differ by
-# about one, those of one that has not begun by some hundredths.
-COLLAPSED_STD = 0.002
+# Logits with a smaller standard deviation are one answer for all tokens: equal ones are counted in
+# at most two bins, which gives 0.004. Of a network that learns it is about one, of one that has not
+# begun some hundredths.
+COLLAPSED_STD = 0.005
 # The training losses that objectives report, by their keys in metrics.jsonl.
 LOSS_TITLES = {
     "mlm": "generator loss",

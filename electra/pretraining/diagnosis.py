@@ -18,12 +18,13 @@ from electra.engine.optimizer import largest_first_update
 from electra.engine.training_state import gather_weights
 from electra.kernels import fuse, unfuse
 from electra.pretraining.recipe import Recipe
+from electra.pretraining.verdict import MIN_DIAGNOSED_STEPS
 
 if TYPE_CHECKING:
     from electra.pretraining.run import Run
 
 MANY_EPOCHS = 40
-# In units of the learning rate. At 1.7, 2.2 and more, discriminators collapsed (docs/log.md).
+# In units of the learning rate. At 1.7 and more discriminators collapsed (docs/log.md).
 MAX_FIRST_UPDATE = 1.5
 
 
@@ -63,13 +64,14 @@ def optimizer_warnings(recipe: Recipe) -> list[str]:
             f"training.max_steps={max_steps}: the learning rate rises to the end of the run; lower "
             "--warmup-steps, or give --budget instead of --max-steps, which shortens both"
         )
-    largest = largest_first_update(config, max_steps)
-    if largest > MAX_FIRST_UPDATE:
+    largest = largest_first_update(config)
+    is_judged = any(metric.spread for metric in recipe.objective.metrics())
+    if largest > MAX_FIRST_UPDATE and is_judged and max_steps >= MIN_DIAGNOSED_STEPS:
         warnings.append(
             f"optimizer.warmup_steps={config.warmup_steps} is short for "
             f"optimizer.bias_correction=false: the first updates are up to {largest:.1f} times as "
-            "large as the learning rate says, and the network may collapse; raise --warmup-steps, "
-            "or set --optimizer.bias-correction true"
+            "large as the learning rate says, and the discriminator may collapse; raise "
+            "--warmup-steps, or set --optimizer.bias-correction true"
         )
     if config.name != "muon" and config.muon_learning_rate is not None:
         warnings.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from electra.objectives.metrics import Metric
+from electra.pretraining.budget import MAX_WARMUP_SHARE
 from electra.pretraining.recipe import Recipe
 
 FineTuning = Literal["likely", "doubtful", "early", "unlikely", "unknown"]  # to help
@@ -84,7 +85,9 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
         fine_tuning = "doubtful"
     change = ""
     if at_baseline:
-        change = what_to_change(recipe, scores)
+        change = what_to_change(recipe)
+    if any(metric.has_collapsed(scores) for metric in judged):
+        change = after_collapse(recipe)
     sentences = []
     for metric in judged:
         learned = "has learned to use the context"
@@ -131,18 +134,30 @@ def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
     return f"{text} ({metric.form.format(baseline)} {metric.baseline_answer})"
 
 
-def what_to_change(recipe: Recipe, scores: Mapping[str, float]) -> str:
+def learning_rate_flag(recipe: Recipe) -> str:
+    if recipe.optimizer.name == "muon" and recipe.optimizer.muon_learning_rate is not None:
+        return "--muon-learning-rate"  # the other one moves no matrix of a block
+    return "--learning-rate"
+
+
+def after_collapse(recipe: Recipe) -> str:
+    """Return with which settings to begin again where a network has collapsed."""
+    config, changes = recipe.optimizer, []
+    if config.warmup_steps < int(MAX_WARMUP_SHARE * recipe.training.max_steps):
+        changes.append(f"more --warmup-steps than {config.warmup_steps:,}")
+    if not config.bias_correction:
+        changes.append("--optimizer.bias-correction true")
+    changes.append(f"a lower {learning_rate_flag(recipe)}")
+    return (
+        f"begin again with {' or '.join(changes)}; more steps alone revived no collapsed network "
+        "that we saw"
+    )
+
+
+def what_to_change(recipe: Recipe) -> str:
     """Return the settings that usually bring a network off the plateau."""
-    if any(metric.has_collapsed(scores) for metric in recipe.objective.metrics()):
-        return (
-            f"begin again with more --warmup-steps than {recipe.optimizer.warmup_steps:,}, or a "
-            "lower --learning-rate; more steps alone revived no collapsed network that we saw"
-        )
     if recipe.encoder.family == "modernbert":
-        rate = "--learning-rate"
-        if recipe.optimizer.name == "muon" and recipe.optimizer.muon_learning_rate is not None:
-            rate = "--muon-learning-rate"  # the other one moves no matrix of a block
-        return f"train for more steps, or try another {rate}"
+        return f"train for more steps, or try another {learning_rate_flag(recipe)}"
     return (
         "train for more steps (the paper's `small` needed tens of thousands to leave the plateau), "
         "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "
@@ -206,11 +221,14 @@ def plateau_warnings(
         return []
     is_due, warnings = step == diagnosis_step(recipe), []
     for metric in judged_metrics(recipe.objective.metrics()):
-        is_new = metric.has_collapsed(scores) and not metric.has_collapsed(before)
+        has_collapsed = metric.has_collapsed(scores)
+        is_new = has_collapsed and not metric.has_collapsed(before)
         if is_new or (is_due and metric.is_at_baseline(scores)):
+            advice = f"If that stays so: {what_to_change(recipe)}"
+            if has_collapsed:
+                advice = f"What to change: {after_collapse(recipe)}"
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "
-                f"{metric.explain_baseline(scores)}; {describe_score(metric, scores)}. If that "
-                f"stays so: {what_to_change(recipe, scores)}"
+                f"{metric.explain_baseline(scores)}; {describe_score(metric, scores)}. {advice}"
             )
     return warnings

@@ -66,8 +66,8 @@ def test_the_update_equals_the_plain_formula(bias_correction):
 def test_the_first_updates_without_bias_correction_are_larger_than_the_rate(warmup_steps, largest):
     """An equal gradient in every step: Adam's update is its rate, if the bias is corrected."""
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=warmup_steps, schedule="constant")
-    assert largest_first_update(config, 5000) == pytest.approx(largest, abs=0.01)
-    assert largest_first_update(replace(config, bias_correction=True), 5000) == 1.0
+    assert largest_first_update(config) == pytest.approx(largest, abs=0.01)
+    assert largest_first_update(replace(config, bias_correction=True)) == 1.0
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.AdamW([{"params": [weight], "lr_scale": 1.0, "decay": 0.0}])
     updates, before = [], 0.0

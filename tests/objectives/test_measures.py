@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 from electra.objectives.measures import MetricSums, entropy, rtd_histogram, sum_and_count
+from electra.objectives.metrics import RTD_METRICS
 
 
 def random_logits(seed: int, *, count: int = 3000):
@@ -75,3 +76,12 @@ def test_nothing_replaced_gives_no_ranking_scores_rather_than_a_guess():
     ).scores()
     assert "auc" not in scores
     assert scores["replaced_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("mean", [0.0, -2.1640625, -2.168, 15.9])
+def test_equal_logits_have_collapsed_wherever_the_edge_of_a_bin_is(mean: float):
+    logits = torch.full((1, 1000), mean) + 1e-4 * torch.randn(1, 1000)
+    replaced = torch.arange(1000)[None] < 100
+    scores = MetricSums({}, rtd_histogram(logits, replaced, torch.ones(1, 1000))).scores()
+    assert RTD_METRICS[0].has_collapsed(scores)
+    assert not RTD_METRICS[0].has_collapsed({**scores, "logit_std": 0.03}), "not begun to learn"

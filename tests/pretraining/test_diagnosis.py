@@ -59,16 +59,19 @@ def test_a_warm_up_as_long_as_the_run_is_warned_of_with_the_remedy(toy_shards: P
 def test_a_short_warm_up_without_bias_correction_is_warned_of_with_both_remedies(
     toy_shards: Path,
 ) -> None:
-    def texts(bias_correction: str, warmup_steps: str) -> list[str]:
-        flags = ["--optimizer.bias-correction", bias_correction, "--warmup-steps", warmup_steps]
-        warnings = warnings_for(toy_shards, "--max-steps", "2000", *flags)
+    def texts(warmup_steps: int, *flags: str, name: str = "small", steps: int = 2000) -> list[str]:
+        schedule = ["--warmup-steps", str(warmup_steps), "--max-steps", str(steps)]
+        recipe = load_recipe(name, flags=[*schedule, *flags])
+        warnings = recipe_warnings(recipe, Shards.open(toy_shards))
         return [text for text in warnings if "bias_correction" in text]
 
-    (warning,) = texts("false", "12")
+    (warning,) = texts(12)
     assert warning.startswith("optimizer.warmup_steps=12 is short for optimizer.bias_correction=")
-    assert "up to 6.5 times as large" in warning
+    assert "up to 6.6 times as large" in warning
     assert "raise --warmup-steps, or set --optimizer.bias-correction true" in warning
-    assert texts("false", "1000") == texts("true", "12") == []
+    assert texts(1000) == texts(12, "--optimizer.bias-correction", "true") == []
+    assert texts(12, steps=20) == [], "a trial of the command"
+    assert texts(12, name="bert-small") == [], "it has no discriminator"
 
 
 def test_a_rate_of_muon_without_muon_is_warned_of(toy_shards: Path) -> None:
