@@ -468,6 +468,7 @@ def test_a_round_on_a_cpu_trains_on_every_example_and_asks_for_it(tiny, tmp_path
     assert result["train_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_the_finetuning_benchmark_compares_three_sides_on_made_up_texts(tiny, tmp_path, capsys):
     pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
     output = tmp_path / "kept.json"
@@ -665,6 +666,7 @@ def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(pr
     assert json.loads(output.read_text(encoding="utf8"))["pretraining"] == before
 
 
+@pytest.mark.slow
 def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
     run = Path(proof[0][proof[0].index("--run") + 1])
     shutil.copy(run / "config.toml", tmp_path)

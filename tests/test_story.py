@@ -122,6 +122,7 @@ def test_the_same_command_with_the_papers_small_makes_an_electra(home):
     assert logits.shape[-1] == len(tokenizer)
 
 
+@pytest.mark.slow
 def test_the_stages_stand_alone(home):
     stages = ("electra vocab", "electra shard", "electra pretrain", "electra describe")
     _, vocab, shard, pretrain, describe = [c for c in commands() if c.startswith(stages)]
@@ -244,6 +245,7 @@ def reviews(path, *, column, label, animal="dog"):
     )
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(home, monkeypatch):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     keys = [flag.removeprefix("--").replace("-", "_") for flag in SMALLER[::2]]

@@ -237,6 +237,7 @@ def command_of(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(40))
     steps = ("--max-steps", "150", "--quiet")

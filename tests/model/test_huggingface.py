@@ -45,6 +45,9 @@ SIZES = {
     "large generator": GeneratorShape().beside(LARGE),
     "causal": replace(TINY, causal=True),
 }
+SIZES_WITH_MARKS = [
+    pytest.param(size, marks=[pytest.mark.slow] * size.startswith("large")) for size in SIZES
+]
 VOCABULARY = 1000
 KINDS = [Discriminator, Generator]
 
@@ -96,7 +99,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES_WITH_MARKS)
 def test_transformers_computes_our_logits_from_our_folder(
     kind: type[ExportedNetwork], size: str, folder: Path
 ) -> None:
@@ -106,7 +109,7 @@ def test_transformers_computes_our_logits_from_our_folder(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES_WITH_MARKS)
 def test_we_compute_transformers_logits_from_its_folder(
     kind: type[ExportedNetwork], size: str, folder: Path
 ) -> None:
