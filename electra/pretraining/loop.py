@@ -23,12 +23,17 @@ from electra.model.flops import standard
 from electra.pretraining.run import Run
 from electra.pretraining.verdict import (
     diagnosis_step,
+    lasting_collapse,
     plateau_warnings,
     update_left_plateau,
 )
 from electra.runs import checkpoint
 from electra.runs.journal import Journal, MetricsWindow
 from electra.settings import as_dict
+
+
+class Collapse(Exception):
+    """A network has given all tokens one answer in two evaluations in a row."""
 
 
 def train(
@@ -155,7 +160,8 @@ def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float)
 def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> bool:
     """Measure the scores on the held-out rows and record them. Return False when stopped early.
 
-    The evaluation is then still due, and a run that is resumed begins with it.
+    The evaluation is then still due, and a run that is resumed begins with it. Raise Collapse where
+    the run is not worth its further steps.
     """
     run.evaluation_due = True
     with run.train_step.averaged_weights():
@@ -168,7 +174,10 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
         return False
     before = run.scores
     run.scores, run.evaluation_due = scores, False
-    log_scores(run, journal, before)
+    journal.record(run.step, scores, prefix="eval_")
+    if failure := lasting_collapse(scores, run.recipe, step=run.step, before=before):
+        raise Collapse(failure)
+    explain_scores(run, journal, before)
     return True
 
 
@@ -208,11 +217,8 @@ def held_out_scores(
     return total.scores()
 
 
-def log_scores(run: Run, journal: Journal, before: Mapping[str, float]) -> None:
-    """Write the held-out scores to the journal, and say which networks have left the plateau, or
-    have collapsed since those `before`.
-    """
-    journal.record(run.step, run.scores, prefix="eval_")
+def explain_scores(run: Run, journal: Journal, before: Mapping[str, float]) -> None:
+    """Say which networks have left the plateau, or have collapsed since the scores `before`."""
     for message in update_left_plateau(
         run.left_plateau, run.scores, run.recipe, step=run.step, tokens=run.tokens_seen
     ):

@@ -17,12 +17,12 @@ from electra.engine.distributed import process_group
 from electra.engine.train_step import NonFiniteGradient
 from electra.pretraining import diagnosis
 from electra.pretraining.export import export
-from electra.pretraining.loop import train
+from electra.pretraining.loop import Collapse, train
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
 from electra.pretraining.setup import full_objective, prepare_run
-from electra.pretraining.verdict import Verdict, judge
+from electra.pretraining.verdict import NO_REVIVAL, Verdict, judge, remedies_for_collapse
 from electra.runs import run_dir
 from electra.runs.journal import STOPPED_EARLY, Journal
 from electra.runs.lock import run_lock
@@ -30,10 +30,12 @@ from electra.runs.signals import hold_early_signals, stop_signals
 from electra.runs.trackers import Tracking, check_trackers
 from electra.settings import as_dict
 
+ANOTHER_RUN = (
+    "that is another run, so add --resume never --overwrite or name another --output-dir"
+)
 NOT_FINITE_REMEDY = (
-    "The usual remedies are a lower --learning-rate or more --warmup-steps; that is another run, "
-    "so add --resume never --overwrite or name another --output-dir. With --skip-not-finite N, "
-    "which leaves out up to N such updates"
+    f"The usual remedies are a lower --learning-rate or more --warmup-steps; {ANOTHER_RUN}. With "
+    "--skip-not-finite N, which leaves out up to N such updates"
 )
 
 
@@ -122,6 +124,11 @@ def explain_failures(run: Run) -> Iterator[None]:
         run.step = error.step - 1
         message = f"{tensor} is not finite in step {error.step}"
         raise RunFailed(run.failure_message(message, NOT_FINITE_REMEDY)) from error
+    except Collapse as error:
+        remedies = remedies_for_collapse(run.recipe)
+        message = f"{error}; {NO_REVIVAL}"
+        remedy = f"Begin again with {remedies}; {ANOTHER_RUN}. With --stop-on-collapse false"
+        raise RunFailed(run.failure_message(message, remedy)) from error
     except (RunFailed, OSError, SafetensorError) as error:
         raise RunFailed(run.failure_message(error)) from error
     except RuntimeError as error:

@@ -68,6 +68,9 @@ class TrainingConfig:
     timeout_minutes: float = TIMEOUT_MINUTES
     # updates, in the whole run, that may be skipped because their gradient was not finite
     skip_not_finite: int = 0
+    # stop a run of which two evaluations in a row find that a network has collapsed, that is, gives
+    # all tokens one answer
+    stop_on_collapse: bool = True
 
     def __post_init__(self) -> None:
         for name in (
@@ -274,6 +277,7 @@ MAY_CHANGE = {
     "training.report_to",
     "training.timeout_minutes",
     "training.skip_not_finite",
+    "training.stop_on_collapse",
 }
 
 

@@ -33,6 +33,7 @@ SENTENCES: dict[FineTuning, str] = {
         "whether fine-tuning from this model helps is not known: no held-out rows have been scored"
     ),
 }
+NO_REVIVAL = "more steps alone revived no collapsed network that we saw"
 # A network that is still on the plateau after one in so many steps is warned of.
 DIAGNOSIS_SHARE = 10
 MIN_DIAGNOSED_STEPS = 1_000  # a tenth of fewer steps shows little
@@ -87,7 +88,7 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
     if at_baseline:
         change = what_to_change(recipe)
     if any(metric.has_collapsed(scores) for metric in judged):
-        change = after_collapse(recipe)
+        change = f"begin again with {remedies_for_collapse(recipe)}; {NO_REVIVAL}"
     sentences = []
     for metric in judged:
         learned = "has learned to use the context"
@@ -140,18 +141,15 @@ def learning_rate_flag(recipe: Recipe) -> str:
     return "--learning-rate"
 
 
-def after_collapse(recipe: Recipe) -> str:
-    """Return with which settings to begin again where a network has collapsed."""
+def remedies_for_collapse(recipe: Recipe) -> str:
+    """Return the settings with which to begin again where a network has collapsed."""
     config, changes = recipe.optimizer, []
     if config.warmup_steps < int(MAX_WARMUP_SHARE * recipe.training.max_steps):
         changes.append(f"more --warmup-steps than {config.warmup_steps:,}")
     if not config.bias_correction:
         changes.append("--optimizer.bias-correction true")
     changes.append(f"a lower {learning_rate_flag(recipe)}")
-    return (
-        f"begin again with {' or '.join(changes)}; more steps alone revived no collapsed network "
-        "that we saw"
-    )
+    return " or ".join(changes)
 
 
 def what_to_change(recipe: Recipe) -> str:
@@ -226,9 +224,35 @@ def plateau_warnings(
         if is_new or (is_due and metric.is_at_baseline(scores)):
             advice = f"If that stays so: {what_to_change(recipe)}"
             if has_collapsed:
-                advice = f"What to change: {after_collapse(recipe)}"
+                advice = f"Begin again with {remedies_for_collapse(recipe)}; {NO_REVIVAL}"
+                if stops_on_collapse(recipe, step):
+                    advice += ". The run stops if the next evaluation finds the same"
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "
                 f"{metric.explain_baseline(scores)}; {describe_score(metric, scores)}. {advice}"
             )
     return warnings
+
+
+def stops_on_collapse(recipe: Recipe, step: int) -> bool:
+    """Return whether a collapse that lasts would stop the run at this step.
+
+    During warm-up, and in a run of a few steps, a small network may hardly have moved.
+    """
+    training = recipe.training
+    is_long = training.max_steps >= MIN_DIAGNOSED_STEPS
+    return training.stop_on_collapse and is_long and step > recipe.optimizer.warmup_steps
+
+
+def lasting_collapse(
+    scores: Mapping[str, float], recipe: Recipe, *, step: int, before: Mapping[str, float]
+) -> str:
+    """Return which network has collapsed in this evaluation and the one `before`; "" if none has,
+    or if the run is not to stop for it. The end of the run has its own verdict.
+    """
+    if step == recipe.training.max_steps or not stops_on_collapse(recipe, step):
+        return ""
+    for metric in judged_metrics(recipe.objective.metrics()):
+        if metric.has_collapsed(scores) and metric.has_collapsed(before):
+            return f"{metric.explain_baseline(scores)}, as in the evaluation before"
+    return ""

@@ -24,7 +24,7 @@ from electra.engine.distributed import World
 from electra.engine.train_step import PlainTrainStep
 from electra.engine.training_state import PinnedStaging
 from electra.model.flops import standard
-from electra.pretraining import setup
+from electra.pretraining import loop, setup, verdict
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.pretraining.resolve import check_micro_batches
@@ -428,6 +428,38 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy
             resume_schedule="stretch",
         )
     assert json.loads((run / "status.json").read_text())["status"] == "failed"
+
+
+def test_a_collapse_in_two_evaluations_stops_the_run_and_the_remedy_is_named(
+    toy_shards, tmp_path, monkeypatch
+):
+    """Evaluations of steps 3 and later find one answer for all tokens."""
+    held_out_scores = loop.held_out_scores
+
+    def collapsed_scores(run, *arguments):
+        scores = held_out_scores(run, *arguments)
+        return scores | {"logit_std": 0.0} if run.step >= 3 else scores
+
+    monkeypatch.setattr(loop, "held_out_scores", collapsed_scores)
+    monkeypatch.setattr(verdict, "MIN_DIAGNOSED_STEPS", 1)
+    schedule = ("--max-steps", "8", "--warmup-steps", "2", "--eval-steps", "1", "--save-steps", "2")
+
+    def train(*more):
+        return pretrain(toy(*schedule, *more), data=toy_shards, output_dir=tmp_path, quiet=True)
+
+    stopped = wording("a_collapse_in_two_evaluations_stops_the_run_and_the_remedy_is_named")
+    for _ in range(2):  # the checkpoint remembers the evaluation before
+        with pytest.raises(RunFailed, match=stopped):
+            train()
+        assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
+        assert evaluated_steps(tmp_path) == [1, 2, 3, 4]
+    assert train("--stop-on-collapse", "false").status == "finished"
+    assert evaluated_steps(tmp_path) == list(range(1, 9))
+
+
+def evaluated_steps(run):
+    entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [entry["step"] for entry in entries if "eval_rtd_loss" in entry]
 
 
 def test_embeddings_shared_in_training_are_equal_in_both_exports(toy_shards, tmp_path):

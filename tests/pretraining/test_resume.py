@@ -35,6 +35,7 @@ CHANGES = {
     "training.micro_batch_size": 8,
     "training.timeout_minutes": 3.0,
     "training.skip_not_finite": 3,
+    "training.stop_on_collapse": "false",
     "training.kernels": "off",
     "training.cuda_graph": "off",
     "training.compile": "on",

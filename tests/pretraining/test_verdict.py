@@ -14,6 +14,7 @@ from electra.pretraining.recipe import Recipe, load_recipe
 from electra.pretraining.verdict import (
     diagnosis_step,
     judge,
+    lasting_collapse,
     plateau_warnings,
     update_left_plateau,
 )
@@ -199,8 +200,29 @@ def test_a_collapse_is_warned_of_at_the_first_evaluation_that_shows_it() -> None
     assert len(warnings_of(COLLAPSED, step=TENTH, before=COLLAPSED)) == 1, "the diagnosis"
     both = COLLAPSED | {"mlm_loss": 6.01, "mlm_accuracy": 0.194}
     discriminator, generator = warnings_of(both, step=TENTH, before=COLLAPSED)
-    assert "What to change: begin again" in discriminator
+    assert "Begin again with" in discriminator
     assert "If that stays so: train for more steps" in generator
+
+
+def test_a_collapse_in_two_evaluations_after_warm_up_stops_a_long_run_before_its_end() -> None:
+    def stops(
+        recipe: Recipe = RECIPE, *, step: int = 20_000, before: dict[str, float] = COLLAPSED
+    ) -> bool:
+        return lasting_collapse(COLLAPSED, recipe, step=step, before=before) != ""
+
+    assert stops()
+    assert not stops(before=HEALTHY)
+    assert not stops(before={}), "the first evaluation"
+    assert not stops(step=10_000), "the end of its warm-up"
+    assert not stops(step=RECIPE.training.max_steps), "the verdict says it"
+    assert not stops(load_recipe("small", flags=["--stop-on-collapse", "false"]))
+    trial = load_recipe("small", flags=["--max-steps", "999", "--warmup-steps", "10"])
+    assert not stops(trial, step=500), "too short"
+    assert lasting_collapse(HEALTHY, RECIPE, step=20_000, before=COLLAPSED) == ""
+    (warning,) = warnings_of(COLLAPSED, step=20_000, before=HEALTHY)
+    assert warning.endswith("The run stops if the next evaluation finds the same")
+    (early,) = warnings_of(COLLAPSED, step=5_000, before=HEALTHY)
+    assert "The run stops" not in early
 
 
 @pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
