@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 # A network has left the plateau when its held-out loss is below this fraction of its baseline's.
 PLATEAU_RATIO = 0.97
+# Of a masked LM. On the plateau its loss goes on falling, to 0.905 of the baseline's in 62,500
+# steps, while it predicts 1.4 points more words than the baseline (docs/log.md).
+MLM_PLATEAU_RATIO = 0.88
 # Logits with a smaller standard deviation are one answer for all tokens: equal ones are counted in
 # at most two bins, which gives 0.004. Of a network that learns it is about one, of one that has not
 # begun some hundredths.
@@ -64,11 +67,10 @@ class Metric:
         One whose loss is clearly above the baseline does not even know what that knows.
         """
         baseline = self.baseline_in(scores)
-        assert self.plateau_ratio is not None
         assert baseline is not None
         if self.has_collapsed(scores):
             return f"the {self.network} has collapsed: it gives all tokens one answer"
-        if scores[self.name] * self.plateau_ratio > baseline:
+        if scores[self.name] * PLATEAU_RATIO > baseline:
             return f"the {self.network} is worse than its baseline"
         return self.plateau_meaning
 
@@ -80,7 +82,7 @@ def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric,
     """
     ratio = None
     if is_trained_by_it:
-        ratio = PLATEAU_RATIO
+        ratio = MLM_PLATEAU_RATIO
     return (
         Metric(
             name="mlm_loss",

@@ -1,7 +1,7 @@
 """What the networks of a run know beyond their baselines, and what that means for fine-tuning.
 
 The criterion is that of the trials: a network has left the plateau when its held-out loss is below
-`PLATEAU_RATIO` of its baseline's. No torch.
+its metric's `plateau_ratio` of its baseline's. No torch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ FineTuning = Literal["likely", "doubtful", "early", "unlikely", "unknown"]  # to
 SENTENCES: dict[FineTuning, str] = {
     "likely": "fine-tuning from this model is likely to help: its network uses the context",
     "doubtful": (
-        "fine-tuning from this model may help a little: its network finds replacements, but its "
-        "generator is at its baseline, and what that makes is easy to find"
+        "fine-tuning from this model may help, but less than it could: its network finds "
+        "replacements, but its generator hardly uses the context, and what that makes is easy to "
+        "find"
     ),
     "early": (
         "fine-tuning from this model may help a little: its encoder predicts masked words from the "

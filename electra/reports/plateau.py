@@ -12,7 +12,7 @@ from typing import Any
 
 from electra.experiments.findings import Finding, Findings
 from electra.experiments.plan import Arm
-from electra.objectives.metrics import PLATEAU_RATIO
+from electra.objectives.metrics import Metric
 from electra.objectives.settings import ObjectiveConfig
 from electra.reports.samples import findings_of
 
@@ -27,19 +27,19 @@ HEAD = (
 )
 
 
-def plateau_losses() -> dict[str, str]:
-    """Return what each declared loss predicts; a network's own loss before its generator's.
+def plateau_losses() -> dict[str, Metric]:
+    """Return the declared losses by name; a network's own loss before its generator's.
 
     Objectives list their own loss first. A loss that some objective lists later is a generator's.
     """
     ranks: dict[str, int] = {}
-    predicts: dict[str, str] = {}
+    losses: dict[str, Metric] = {}
     for settings in ObjectiveConfig.variants():
         for rank, metric in enumerate(settings().metrics()):
             if metric.plateau_ratio is not None:
                 ranks[metric.name] = max(rank, ranks.get(metric.name, 0))
-                predicts[metric.name] = metric.predicts
-    return {name: predicts[name] for name in sorted(ranks, key=lambda name: ranks[name])}
+                losses[metric.name] = metric
+    return {name: losses[name] for name in sorted(ranks, key=lambda name: ranks[name])}
 
 
 def own_loss(finding: Finding) -> str | None:
@@ -74,8 +74,12 @@ def loss_shares(finding: Finding) -> dict[int, float]:
 
 def step_left(finding: Finding) -> int | None:
     """Return the step of its stage from which a network is always below the plateau."""
-    shares = loss_shares(finding)
-    on_plateau = [step for step, share in shares.items() if share >= PLATEAU_RATIO]
+    shares, name = loss_shares(finding), own_loss(finding)
+    if name is None:
+        return None
+    ratio = plateau_losses()[name].plateau_ratio
+    assert ratio is not None
+    on_plateau = [step for step, share in shares.items() if share >= ratio]
     last_on_plateau = max(on_plateau, default=-1)
     after = [step - finding.earlier_steps for step in shares if step > last_on_plateau]
     return min(after, default=None)
@@ -100,7 +104,7 @@ def plateau_row(arm: Arm, ended: Sequence[Finding]) -> list[str]:
         auc = mean_and_sd(known)
     return [
         arm.label,
-        plateau_losses()[own_loss(ended[0]) or ""],
+        plateau_losses()[own_loss(ended[0]) or ""].predicts,
         mean_and_sd([loss for _, loss, _ in last]),
         mean_and_sd([baseline for *_, baseline in last]),
         mean_and_sd([100 * loss / baseline for _, loss, baseline in last], digits=1),

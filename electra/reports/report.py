@@ -15,7 +15,7 @@ from electra.config import UserError
 from electra.escape import file_name
 from electra.experiments import findings_file
 from electra.experiments.findings import Findings
-from electra.objectives.metrics import PLATEAU_RATIO
+from electra.objectives.metrics import MLM_PLATEAU_RATIO, PLATEAU_RATIO
 from electra.reports import figures
 from electra.reports.banner import banner
 from electra.reports.blocks import Block, Bullets, Contents, Grid, Heading, Paragraph, Picture
@@ -38,8 +38,9 @@ INTRODUCTION = (
 PLATEAU = (
     "Each network's own loss on held-out rows at the end: mean ± standard deviation over seeds. "
     "100 % is the plateau, where a network knows how frequent things are and no more; it has left "
-    f"where its loss stays below {100 * PLATEAU_RATIO:.0f} %. Losses of different tasks do not "
-    "compare, nor do those of discriminators with different generators."
+    f"where its loss stays below {100 * PLATEAU_RATIO:.0f} % (of a masked LM, below "
+    f"{100 * MLM_PLATEAU_RATIO:.0f} %). Losses of different tasks do not compare, nor do those of "
+    "discriminators with different generators."
 )
 
 
