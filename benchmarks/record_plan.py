@@ -69,7 +69,7 @@ class Arm:
     recipe: str = ""  # by default the plan's, with the plan's flags
     flags: str = ""  # of `electra pretrain`, after those of its reference
     data: str = ""  # the folder of its shards; by default its reference's
-    # by default the plan's; of a recipe of its own that of `--budget`
+    # by default the plan's; an arm with its own recipe warms up as with `--budget`
     warmup_ratio: float | None = None
     initial_batch_share: float = 1.0
     ramp_ratio: float = 0.0  # of the steps, in which the batch grows

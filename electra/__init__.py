@@ -3,7 +3,7 @@ transformers loads.
 
     import electra
 
-    run = electra.pretrain("small", corpus="texts/", max_steps=50_000)
+    run = electra.pretrain("modern-small", corpus="texts/", max_steps=20_000)
     tuned = electra.finetune(run, "classify", train="reviews.csv", text="review", label="stars")
     model = electra.load(tuned)
     model.predict(["A film to see twice.", "Two hours of rain."])

@@ -17,8 +17,9 @@ def serve(
     Parameters
     ----------
     models
-        Folders: pre-training runs (also while they train), networks of one, fine-tuned models of
-        ours or transformers'. Two are shown side by side.
+        Folders, or names of models that come with the package: pre-training runs (also while they
+        train), networks of one, fine-tuned models of ours or transformers'. Two are shown side by
+        side.
     port
         Port to listen on; 0 takes a free one.
     host
@@ -31,7 +32,7 @@ def serve(
     if rate_limit < 0:
         raise UserError(f"--rate-limit {rate_limit}: must not be negative; 0 means no limit")
     if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise UserError("electra serve needs: pip install 'electra[serve]'")
+        raise UserError("electra serve needs: pip install starlette uvicorn")
     from electra.web.server import serve as run
 
     run(models, host=host, port=port, rate=rate_limit)

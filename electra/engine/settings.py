@@ -32,7 +32,7 @@ class OptimizerConfig:
     weight_decay: float = 0.01  # of weight matrices; biases and norms have none
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     epsilon: float = 1e-6  # of Adam
-    bias_correction: bool = False  # of Adam; official code: none
+    bias_correction: bool = False  # of Adam; official code: none, which needs a long warm-up
     max_grad_norm: float = 1.0  # larger gradients are clipped to this norm
     # together: by the norm of all gradients; each: generator, main network and the parameters that
     # both share, each by its own norm

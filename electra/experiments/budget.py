@@ -1,6 +1,7 @@
 """How long each arm trains: the recipes of its stages at a scale and budget. No torch.
 
-A budget means here what it means to `electra pretrain` (pretraining/budget.py).
+A budget means here what it means to `electra pretrain` (pretraining/budget.py), but for the warm-up
+where a scale has a `warmup_ratio`.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Scale:
     name: str
     title: str
     steps: int | None = None  # of a reference arm at budget 1; None: as its recipe says
-    warmup_ratio: float | None = None  # of the steps; None: as in the recipe
+    warmup_ratio: float | None = None  # of the steps; None: as with `pretrain --budget`
     settings: Settings = field(default_factory=dict)  # of every run
     sizes: dict[Size, Settings] = field(default_factory=dict)
     # By objective.name, such as the learning rate that was found for it.

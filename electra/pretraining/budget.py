@@ -2,7 +2,7 @@
 
 A budget scales steps, and every run has a fresh schedule that decays to its end: no run is the
 beginning of a longer one. The warm-up of fewer steps is as long as the recipe's, or a sixth of
-them: scaled like the steps, it is too short for the paper's networks (docs/log.md).
+them: with one scaled like the steps the paper's `small` collapsed twice (docs/log.md).
 """
 
 from __future__ import annotations

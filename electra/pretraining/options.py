@@ -106,8 +106,8 @@ class RecipeOverrides:
     max_steps
         Steps to train for; the warm-up stays as it is.
     budget
-        Share of the recipe's steps to train for, as 1/16. The warm-up of fewer steps is the
-        recipe's, or a sixth of the steps where that is less, as in `electra trials`.
+        Share of the recipe's steps to train for, as 1/16. A shorter run keeps the recipe's warm-up,
+        up to a sixth of its steps; a longer one scales it.
     seed
         Seed of everything that is random.
     config

@@ -30,9 +30,7 @@ from electra.runs.signals import hold_early_signals, stop_signals
 from electra.runs.trackers import Tracking, check_trackers
 from electra.settings import as_dict
 
-ANOTHER_RUN = (
-    "that is another run, so add --resume never --overwrite or name another --output-dir"
-)
+ANOTHER_RUN = "that is another run, so add --resume never --overwrite or name another --output-dir"
 NOT_FINITE_REMEDY = (
     f"The usual remedies are a lower --learning-rate or more --warmup-steps; {ANOTHER_RUN}. With "
     "--skip-not-finite N, which leaves out up to N such updates"
