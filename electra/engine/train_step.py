@@ -97,6 +97,7 @@ class TrainStep(ABC):
         self.world = execution.world
         self.skip_budget = setup.skip_budget
         self.skipped = setup.skipped  # updates, by the fp16 scaler or out of the skip budget
+        self.largest_norm = torch.zeros((), device=self.world.device)
 
     @abstractmethod
     def forward_backward(
@@ -117,6 +118,12 @@ class TrainStep(ABC):
 
         Raises NonFiniteGradient where `optimizer_step` did not wait to see it.
         """
+
+    def take_largest_norm(self) -> float:
+        """Return the largest gradient norm of the updates since the last call."""
+        largest = float(self.largest_norm)
+        self.largest_norm.zero_()
+        return largest
 
     def agree_to_stop(self, wants_to_stop: bool) -> bool:
         """Return whether a process wants to stop, the same in all; each calls this every step."""
@@ -233,6 +240,7 @@ class PlainTrainStep(TrainStep):
             self.skipped += 1
             scaler.update()
             return rate
+        torch.maximum(self.largest_norm, self.norm, out=self.largest_norm)
         clip_gradients(self.clip_groups, norms, max_norm=self.setup.config.max_grad_norm)
         if step_and_update(optimizer, scaler):
             self.update_average(step)
@@ -338,6 +346,7 @@ class FusedTrainStep(TrainStep):
             self.skipped += 1
         else:
             self.optimizer.step()
+            torch.maximum(self.largest_norm, self.optimizer.grad_norm, out=self.largest_norm)
             self.update_average(step)
         if self.world.size > 1:
             self.stop_votes.record(self.optimizer.stop_votes)

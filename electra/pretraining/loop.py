@@ -151,6 +151,7 @@ def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float)
         metrics["mfu"] = metrics["tokens_per_second"] * flops_per_token / peak
     metrics["learning_rate"] = learning_rate
     metrics["grad_norm"] = grad_norm
+    metrics["grad_norm_max"] = run.train_step.take_largest_norm()
     metrics["tokens_seen"] = run.tokens_seen
     metrics["epoch"] = settings.batch_schedule.rows_after(run.step) / len(run.shards.train)
     journal.record(run.step, metrics)
