@@ -149,15 +149,19 @@ def test_a_replayed_pass_reads_the_mask_rate_of_its_step(toy_shards, tmp_path):
 
 
 @pytest.mark.parametrize("training", ["mlm", "adversarial"])
+@pytest.mark.parametrize("micro_batch_size", ["4", "12"])
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
-    toy_shards, tmp_path, training
+    toy_shards, tmp_path, micro_batch_size, training
 ):
+    """A step of one micro-batch, of all 12 rows, overwrites the gradient instead of adding to it."""
     replayed, taken = (
         losses(
             toy_shards,
             tmp_path / graph,
             "--training.cuda-graph",
             graph,
+            "--training.micro-batch-size",
+            micro_batch_size,
             "--encoder.dropout",
             "0.1",
             "--objective.generator-training",
