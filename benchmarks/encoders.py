@@ -150,7 +150,8 @@ class Kept:
         folder = self.folder_of(arm, seed)
         command, flags = arm.command
         source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
-        source += ["--save-total-limit", "1"]
+        # Also of a network that has collapsed the curve is kept, and its tasks are scored.
+        source += ["--save-total-limit", "1", "--stop-on-collapse", "false"]
         step_before = get_status(folder).get("step")
         if not self.has_succeeded(folder, *command, "pretrain", *flags, *source):
             return

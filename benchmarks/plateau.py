@@ -66,6 +66,7 @@ def pretrain(data: str, settings: str, folder: Path, minutes: float | None = Non
     """Pre-train with these settings and return the held-out scores by step."""
     recipe, *flags = shlex.split(settings)
     options = ["--data", data, "--output-dir", str(folder), "--save-total-limit", "1"]
+    options += ["--stop-on-collapse", "false"]  # the curve is what is asked for
     run_electra("pretrain", recipe, *options, *flags, minutes=minutes)
     rates = [entry["tokens_per_second"] for entry in read_windows(folder)]
     rate = round(sum(rates) / len(rates))

@@ -153,7 +153,7 @@ def test_a_replayed_pass_reads_the_mask_rate_of_its_step(toy_shards, tmp_path):
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
     toy_shards, tmp_path, micro_batch_size, training
 ):
-    """A step of one micro-batch, of all 12 rows, overwrites the gradient instead of adding to it."""
+    """A step of one micro-batch, of all 12 rows, overwrites the gradient and adds nothing to it."""
     replayed, taken = (
         losses(
             toy_shards,

@@ -17,7 +17,7 @@ from electra.engine.flat_shard import WHOLE, FlatShard
 from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_groups
 from electra.engine.settings import OptimizerConfig
 
-FIRST_UPDATES = 1000  # in which the missing bias correction is felt, with the usual β₂ of 0.999
+FIRST_UPDATES = 1000  # after which Adam's bias in the first moment is gone, with any usual β₁
 
 
 def build_optimizer(
@@ -117,7 +117,7 @@ def without_bias_correction(config: OptimizerConfig, updates: int) -> tuple[floa
 
 
 def largest_first_update(config: OptimizerConfig) -> float:
-    """Return by how much the first updates exceed the learning rate, at most, but for its decay.
+    """Return how large the first updates are in units of the learning rate, at most.
 
     Without bias correction Adam's are several times as large until it has averaged squares over
     1/(1−β₂) steps, unless the warm-up is longer than that.
@@ -126,7 +126,7 @@ def largest_first_update(config: OptimizerConfig) -> float:
         return 1.0
     return max(
         min(1.0, step / max(1, config.warmup_steps)) * without_bias_correction(config, step)[0]
-        for step in range(1, FIRST_UPDATES + 1)
+        for step in range(1, max(FIRST_UPDATES, config.warmup_steps) + 1)
     )
 
 

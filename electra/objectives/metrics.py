@@ -6,6 +6,7 @@ is, copies what it reads, or always says the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,10 +15,12 @@ PLATEAU_RATIO = 0.97
 # Of a masked LM. On the plateau its loss goes on falling, to 0.905 of the baseline's in 62,500
 # steps, while it predicts 1.4 points more words than the baseline (docs/log.md).
 MLM_PLATEAU_RATIO = 0.88
-# Logits with a smaller standard deviation are one answer for all tokens: equal ones are counted in
-# at most two bins, which gives 0.004. Of a network that learns it is about one, of one that has not
-# begun some hundredths.
+# Logits with a smaller standard deviation are one answer for all tokens, if their AUC is at most so
+# far from chance: equal ones are counted in at most two bins, which gives 0.004. Of a network that
+# learns the deviation is about one, of one that has not begun some hundredths. At a rate of 3e-3
+# one was below the limit for some steps, with an AUC of 0.68, and came back.
 COLLAPSED_STD = 0.005
+COLLAPSED_AUC = 0.05
 # The training losses that objectives report, by their keys in metrics.jsonl.
 LOSS_TITLES = {
     "mlm": "generator loss",
@@ -59,7 +62,10 @@ class Metric:
 
     def has_collapsed(self, scores: Mapping[str, float]) -> bool:
         """Return whether the network gives all tokens one answer."""
-        return scores.get(self.spread, 1.0) < COLLAPSED_STD
+        if not math.isfinite(scores.get(self.name, 0.0)):
+            return False
+        is_chance = abs(scores.get("auc", 0.5) - 0.5) < COLLAPSED_AUC
+        return is_chance and scores.get(self.spread, 1.0) < COLLAPSED_STD
 
     def explain_baseline(self, scores: Mapping[str, float]) -> str:
         """Return what a network that has learned nothing by this metric does.

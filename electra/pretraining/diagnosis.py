@@ -14,7 +14,7 @@ from electra.data.shards import Shards
 from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
-from electra.engine.optimizer import largest_first_update
+from electra.engine.optimizer import FIRST_UPDATES, largest_first_update
 from electra.engine.training_state import gather_weights
 from electra.kernels import fuse, unfuse
 from electra.pretraining.recipe import Recipe
@@ -28,7 +28,7 @@ MANY_EPOCHS = 40
 MAX_FIRST_UPDATE = 1.5
 
 
-def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
+def recipe_warnings(recipe: Recipe, shards: Shards, *, step: int = 0) -> list[str]:
     """Return warnings about settings that are allowed but rarely wanted, and about the shards."""
     warnings = [str(warning) for warning in shards.manifest.warnings]
     epochs = recipe.training.rows / len(shards.train)
@@ -40,7 +40,7 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
         if recipe.encoder.dropout == recipe.encoder.attention_dropout == 0:
             warning += ", or set --encoder.dropout 0.1 --encoder.attention-dropout 0.1"
         warnings.append(warning)
-    warnings += optimizer_warnings(recipe)
+    warnings += optimizer_warnings(recipe, step)
     workload, width = recipe.workload(recipe.data.vocab_size), recipe.encoder.width
     generator = workload.generator
     if generator is None or not workload.generator_is_trained:
@@ -55,7 +55,7 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
     return warnings
 
 
-def optimizer_warnings(recipe: Recipe) -> list[str]:
+def optimizer_warnings(recipe: Recipe, step: int) -> list[str]:
     """Return warnings about the warm-up and about rates that have no effect."""
     config, max_steps, warnings = recipe.optimizer, recipe.training.max_steps, []
     if config.warmup_steps >= max_steps > 1:
@@ -66,7 +66,8 @@ def optimizer_warnings(recipe: Recipe) -> list[str]:
         )
     largest = largest_first_update(config)
     is_judged = any(metric.spread for metric in recipe.objective.metrics())
-    if largest > MAX_FIRST_UPDATE and is_judged and max_steps >= MIN_DIAGNOSED_STEPS:
+    is_ahead = step < FIRST_UPDATES and max_steps >= MIN_DIAGNOSED_STEPS
+    if largest > MAX_FIRST_UPDATE and is_judged and is_ahead:
         warnings.append(
             f"optimizer.warmup_steps={config.warmup_steps} is short for "
             f"optimizer.bias_correction=false: the first updates are up to {largest:.1f} times as "

@@ -84,7 +84,8 @@ def inspect_run(recipe: Recipe, options: PretrainOptions, output_dir: Path | Non
             if resumed is not None:
                 check_trained_on(resumed, shards)
             facts |= describe_shards(shards, recipe)
-            warnings += diagnosis.recipe_warnings(recipe, shards)
+            step = 0 if resumed is None else resumed.step
+            warnings += diagnosis.recipe_warnings(recipe, shards, step=step)
         if sources is not None:
             facts |= describe_sources(sources, options, is_cut=shards is not None)
         vocabulary = known_vocabulary(recipe, shards, options)

@@ -95,7 +95,7 @@ def print_start(run: Run, journal: Journal) -> None:
     for text in [*run.messages, *schedule_notes(run.recipe)]:
         journal.info(text)
     made_its_shards = run.shards.folder.is_relative_to(run.output_dir)
-    for text in diagnosis.recipe_warnings(run.recipe, run.shards):
+    for text in diagnosis.recipe_warnings(run.recipe, run.shards, step=run.step):
         if not (made_its_shards and text in run.shards.manifest.warnings):  # printed by then
             journal.warn(text)
 

@@ -78,17 +78,18 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
     if not judged:
         return Verdict(fine_tuning="unknown", networks=(), change="")
     at_baseline = [metric for metric in judged if metric.is_at_baseline(scores)]
+    has_collapsed = any(metric.has_collapsed(scores) for metric in judged)
     fine_tuning: FineTuning = "likely"
     if judged[0] in at_baseline:  # objectives list the loss of the network to fine-tune first
         fine_tuning = "unlikely"
-        if is_one_encoder(recipe) and len(at_baseline) < len(judged):
+        if is_one_encoder(recipe) and len(at_baseline) < len(judged) and not has_collapsed:
             fine_tuning = "early"
     elif at_baseline:
         fine_tuning = "doubtful"
     change = ""
     if at_baseline:
         change = what_to_change(recipe)
-    if any(metric.has_collapsed(scores) for metric in judged):
+    if has_collapsed:
         change = f"begin again with {remedies_for_collapse(recipe)}; {NO_REVIVAL}"
     sentences = []
     for metric in judged:
@@ -226,7 +227,7 @@ def plateau_warnings(
             advice = f"If that stays so: {what_to_change(recipe)}"
             if has_collapsed:
                 advice = f"Begin again with {remedies_for_collapse(recipe)}; {NO_REVIVAL}"
-                if stops_on_collapse(recipe, step):
+                if stops_on_collapse(recipe, step + training.eval_steps):
                     advice += ". The run stops if the next evaluation finds the same"
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "
@@ -238,20 +239,22 @@ def plateau_warnings(
 def stops_on_collapse(recipe: Recipe, step: int) -> bool:
     """Return whether a collapse that lasts would stop the run at this step.
 
-    During warm-up, and in a run of a few steps, a small network may hardly have moved.
+    During warm-up, and in a run of a few steps, a small network may hardly have moved. The end of
+    the run has its own verdict.
     """
     training = recipe.training
     is_long = training.max_steps >= MIN_DIAGNOSED_STEPS
-    return training.stop_on_collapse and is_long and step > recipe.optimizer.warmup_steps
+    is_within = recipe.optimizer.warmup_steps < step < training.max_steps
+    return training.stop_on_collapse and is_long and is_within
 
 
 def lasting_collapse(
     scores: Mapping[str, float], recipe: Recipe, *, step: int, before: Mapping[str, float]
 ) -> str:
     """Return which network has collapsed in this evaluation and the one `before`; "" if none has,
-    or if the run is not to stop for it. The end of the run has its own verdict.
+    or if the run is not to stop for it.
     """
-    if step == recipe.training.max_steps or not stops_on_collapse(recipe, step):
+    if not stops_on_collapse(recipe, step):
         return ""
     for metric in judged_metrics(recipe.objective.metrics()):
         if metric.has_collapsed(scores) and metric.has_collapsed(before):

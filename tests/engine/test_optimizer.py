@@ -68,6 +68,8 @@ def test_the_first_updates_without_bias_correction_are_larger_than_the_rate(warm
     config = OptimizerConfig(learning_rate=1.0, warmup_steps=warmup_steps, schedule="constant")
     assert largest_first_update(config) == pytest.approx(largest, abs=0.01)
     assert largest_first_update(replace(config, bias_correction=True)) == 1.0
+    slow = replace(config, betas=(0.9, 0.99999), warmup_steps=10_000)
+    assert largest_first_update(slow) == pytest.approx(3.24, abs=0.01)
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.AdamW([{"params": [weight], "lr_scale": 1.0, "decay": 0.0}])
     updates, before = [], 0.0

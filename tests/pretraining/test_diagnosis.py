@@ -71,6 +71,11 @@ def test_a_short_warm_up_without_bias_correction_is_warned_of_with_both_remedies
     assert "raise --warmup-steps, or set --optimizer.bias-correction true" in warning
     assert texts(1000) == texts(12, "--optimizer.bias-correction", "true") == []
     assert texts(12, steps=20) == [], "a trial of the command"
+    resumed = load_recipe("small", flags=["--warmup-steps", "12"])
+    assert not any(
+        "bias_correction" in text
+        for text in recipe_warnings(resumed, Shards.open(toy_shards), step=1000)
+    ), "it is past its first updates"
     assert texts(12, name="bert-small") == [], "it has no discriminator"
 
 

@@ -438,11 +438,11 @@ def test_a_collapse_in_two_evaluations_stops_the_run_and_the_remedy_is_named(
 
     def collapsed_scores(run, *arguments):
         scores = held_out_scores(run, *arguments)
-        return scores | {"logit_std": 0.0} if run.step >= 3 else scores
+        return scores | {"logit_std": 0.0, "auc": 0.5} if run.step >= 3 else scores
 
     monkeypatch.setattr(loop, "held_out_scores", collapsed_scores)
     monkeypatch.setattr(verdict, "MIN_DIAGNOSED_STEPS", 1)
-    schedule = ("--max-steps", "8", "--warmup-steps", "2", "--eval-steps", "1", "--save-steps", "2")
+    schedule = ("--max-steps", "8", "--warmup-steps", "2", "--eval-steps", "1", "--save-steps", "3")
 
     def train(*more):
         return pretrain(toy(*schedule, *more), data=toy_shards, output_dir=tmp_path, quiet=True)
