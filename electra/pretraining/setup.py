@@ -52,6 +52,7 @@ from electra.pretraining.resolve import (
 )
 from electra.pretraining.resume import find_resume_point, schedule_messages, write_run_files
 from electra.pretraining.run import Run
+from electra.pretraining.verdict import still_left
 from electra.provenance import environment, environment_differences
 from electra.runs import checkpoint, run_dir
 from electra.runs.checkpoint import Checkpoint
@@ -318,7 +319,7 @@ def load_checkpoint(run: Run, resumed: Checkpoint) -> None:
     run.tokens_seen = int(state["tokens_seen"])
     run.scores = dict(state["scores"])
     run.evaluation_due = state.get("evaluation_due", False)
-    run.left_plateau = dict(state.get("left_plateau", {}))
+    run.left_plateau = still_left(state.get("left_plateau", {}), run.scores, run.recipe)
 
 
 def resume_messages(resumed: Checkpoint, options: PretrainOptions) -> list[str]:

@@ -194,6 +194,17 @@ def update_left_plateau(
     return messages
 
 
+def still_left(
+    left: Mapping[str, int], scores: Mapping[str, float], recipe: Recipe
+) -> dict[str, int]:
+    """Return the losses that had left the plateau, without those that these scores put on it: the
+    version that began the run may have had another limit.
+    """
+    judged = judged_metrics(recipe.objective.metrics())
+    at_baseline = {metric.name for metric in judged if metric.is_at_baseline(scores)}
+    return {name: step for name, step in left.items() if name not in at_baseline}
+
+
 def diagnosis_step(recipe: Recipe) -> int:
     """Return the step at which networks on the plateau are warned of: the first evaluation after a
     tenth of the run, or that step itself where the evaluation would come late.

@@ -16,6 +16,7 @@ from electra.pretraining.verdict import (
     judge,
     lasting_collapse,
     plateau_warnings,
+    still_left,
     update_left_plateau,
 )
 from tests.conftest import TOY_FLAGS
@@ -202,6 +203,15 @@ def test_a_collapse_is_warned_of_at_the_first_evaluation_that_shows_it() -> None
     discriminator, generator = warnings_of(both, step=TENTH, before=COLLAPSED)
     assert "Begin again with" in discriminator
     assert "If that stays so: train for more steps" in generator
+
+
+def test_a_loss_that_an_earlier_version_took_for_off_the_plateau_is_not_said_to_be_back_there() -> (
+    None
+):
+    scores = HEALTHY | {"mlm_loss": 5.6, "baseline_mlm_loss": 6.13}  # 91 %
+    left = still_left({"mlm_loss": 10_000, "rtd_loss": 15_000}, scores, RECIPE)
+    assert left == {"rtd_loss": 15_000}
+    assert update_left_plateau(left, scores, RECIPE, step=50_000, tokens=10**9) == []
 
 
 def test_a_collapse_in_two_evaluations_after_warm_up_stops_a_long_run_before_its_end() -> None:
