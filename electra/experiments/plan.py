@@ -74,15 +74,17 @@ class Trial:
     caveat: str = ""  # what makes our numbers and theirs incomparable, beside the budget
 
     def __post_init__(self) -> None:
+        self.check_names()
         ours = [arm.name for arm in self.arms if arm.stages]
-        named = [("reference", self.reference), *(("expected", name) for name in self.expected)]
-        named += [("arms", arm.reference or self.reference) for arm in self.arms]
-        for key, name in named:
+        named = {"reference": self.reference}
+        named |= {f"expected[{index}]": name for index, name in enumerate(self.expected)}
+        for index, arm in enumerate(self.arms):
+            named[f"arms[{index}].reference"] = arm.reference or self.reference
+        for key, name in named.items():
             if name not in ours:
                 raise SettingError(
                     key,
-                    f"{name!r} is named, but no arm to run has this name; those are "
-                    f"{', '.join(ours)}",
+                    f"{key}={name!r}: no arm to run has this name; those are {', '.join(ours)}",
                 )
         for arm in self.arms:
             if unknown := arm.published.keys() - set(self.columns):
@@ -91,6 +93,25 @@ class Trial:
                     f"arm {arm.name!r} has a published {sorted(unknown)[0]!r}, which is none of "
                     "columns",
                 )
+
+    def check_names(self) -> None:
+        """Raise for a name that two arms have, or that cannot be part of others'."""
+        names: set[str] = set()
+        for index, arm in enumerate(self.arms):
+            key = f"arms[{index}].name"
+            if not NAME.fullmatch(arm.name):
+                raise SettingError(
+                    key,
+                    f"{key}={arm.name!r} must be made of a-z, 0-9, '-' and '.', and begin with a "
+                    "letter or digit; rename the arm",
+                )
+            if arm.name in names:
+                raise SettingError(
+                    key,
+                    f"{key}={arm.name!r} is used twice, and a report would show the numbers of one "
+                    "arm for both; give each arm a name of its own",
+                )
+            names.add(arm.name)
 
     def arm(self, name: str) -> Arm:
         """Return the arm of this name."""
