@@ -28,7 +28,7 @@ Vocabularies = Mapping[int, int]  # length of a shard's rows → size of its voc
 class PlannedStage:
     """One pre-training run with all settings but the folder of its shards."""
 
-    name: str  # of the recipe it began with
+    name: str  # of the recipe it began with, without a folder; run folders begin with it
     recipe: Recipe
 
     @property
@@ -118,8 +118,8 @@ def is_named_recipe(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -
     try:
         stages = plan_stages(trial, arm, scale, budget=budget, seed=0)
         recipes = [
-            build_layers(Recipe, {stage.name: read_toml(find_recipe(stage.name))})
-            for stage in stages
+            build_layers(Recipe, {stage.recipe: read_toml(find_recipe(stage.recipe))})
+            for stage in arm.stages
         ]
     except UserError:  # a recipe of the user's own that is not on this machine
         return False
@@ -141,7 +141,8 @@ def stage_at_scale(
     stage: Stage, scale: Scale, trial: Trial, vocabularies: Vocabularies
 ) -> PlannedStage:
     """Return a stage's recipe at a scale, with the recipe's own number of steps."""
-    named = read_toml(find_recipe(stage.recipe))
+    file = find_recipe(stage.recipe)
+    named = read_toml(file)
     objective = named.get("objective", {}).get("name", "")
     scaled = nest(
         scale.settings, scale.sizes.get(stage.size, {}), scale.objectives.get(objective, {})
@@ -159,7 +160,7 @@ def stage_at_scale(
         )
     if vocab_size := vocabularies.get(recipe.data.length):
         layers["shards"] = {"data": {"vocab_size": vocab_size}}
-    return PlannedStage(name=stage.recipe, recipe=build_layers(Recipe, layers))
+    return PlannedStage(name=file.stem, recipe=build_layers(Recipe, layers))
 
 
 def resize(encoder: EncoderShape, share: float) -> Layer:

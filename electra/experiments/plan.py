@@ -9,7 +9,8 @@ answer at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ PAPER, SCALES = Path(__file__).parent / "paper", Path(__file__).parent / "scales
 class Stage:
     """One pre-training run of an arm; a later one starts from the weights of the one before."""
 
-    recipe: str
+    recipe: str  # the name of a built-in one, or a TOML file
     size: Size
     # As a share of what this size has at the scale; heads and feed-forward are scaled with it.
     width: float = 1.0
@@ -177,7 +178,21 @@ def load_trial(name: str) -> Trial:
     """Load a built-in trial, or one from a TOML file."""
     path = find_file(name, "trial", PAPER)
     values = {**read_toml(path), "name": name_of_file(path, "trial", PAPER)}
-    return build_trial(values, source=f"trial {name}")
+    trial = build_trial(values, source=f"trial {name}")
+    arms = [replace(arm, stages=tuple(place_recipes(arm.stages, path))) for arm in trial.arms]
+    return replace(trial, arms=tuple(arms))
+
+
+def place_recipes(stages: Iterable[Stage], trial: Path) -> Iterator[Stage]:
+    """Yield the stages with the paths of recipe files, which are relative to the trial's file.
+
+    They become absolute, so that the same trial is run and reported from any folder.
+    """
+    for stage in stages:
+        recipe = stage.recipe
+        if Path(recipe).suffix == ".toml":
+            recipe = str((trial.parent / recipe).resolve())
+        yield replace(stage, recipe=recipe)
 
 
 def load_scale(name: str) -> Scale:

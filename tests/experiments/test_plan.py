@@ -187,3 +187,16 @@ def test_an_arm_whose_name_cannot_become_part_of_others_is_refused(name):
     with pytest.raises(SettingError) as caught:
         trial_of(arms=[ARM, {**ARM, "name": name}])
     assert caught.value.key == "arms[1].name"
+
+
+def test_a_recipe_file_is_relative_to_the_trials_file_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "plans").mkdir()
+    text = (plan.PAPER / "weight-tying.toml").read_text(encoding="utf8")
+    (tmp_path / "plans/mine.toml").write_text(
+        text.replace('recipe = "base"', 'recipe = "../rec/own.toml"'), encoding="utf8"
+    )
+    monkeypatch.chdir(tmp_path)
+    trial = load_trial("plans/mine.toml")
+    assert trial.arms[0].stages[0].recipe == str(tmp_path / "rec/own.toml")
+    monkeypatch.chdir("plans")
+    assert load_trial("mine.toml") == trial

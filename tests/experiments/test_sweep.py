@@ -94,6 +94,24 @@ def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(
     assert output.out == ""
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["small-models", "--scale", "smoke", "--budget", "9/16"], "too small to tell"),
+        (["efficiency", "--data", "SHARDS"], "but these arms need rows of 512"),
+    ],
+    ids=["two arms are one run", "rows of another length"],
+)
+def test_a_dry_run_refuses_arms_that_the_run_would_refuse(
+    argv, message, toy_shards, tmp_path, capsys
+):
+    argv = [toy_shards if word == "SHARDS" else word for word in argv]
+    assert main(command(*argv, "--dry-run", "--output-dir", tmp_path)) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+
+
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
     with pytest.raises(UserError, match=wording("shards_with_rows_of_another_length_are_refused")):
         open_shards(sweep_of(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
