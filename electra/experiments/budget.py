@@ -78,7 +78,8 @@ def plan_stages(
     `vocabularies` are the sizes that the shards turned out to have, by the length of their rows.
     """
     sizes = vocabularies or {}
-    stages = [stage_at_scale(stage, scale, trial, sizes) for stage in arm.stages]
+    source = trial.source_of(arm)
+    stages = [stage_at_scale(stage, scale, source, sizes) for stage in arm.stages]
     if arm.compute == "reference":
         reference = trial.arm(arm.reference or trial.reference)
         planned = plan_stages(
@@ -138,9 +139,12 @@ def smallest_budget(budget: Fraction, steps: float) -> str:
 
 
 def stage_at_scale(
-    stage: Stage, scale: Scale, trial: Trial, vocabularies: Vocabularies
+    stage: Stage, scale: Scale, source: str, vocabularies: Vocabularies
 ) -> PlannedStage:
-    """Return a stage's recipe at a scale, with the recipe's own number of steps."""
+    """Return a stage's recipe at a scale, with the recipe's own number of steps.
+
+    `source` is what an error says of the stage's own settings.
+    """
     file = find_recipe(stage.recipe)
     named = read_toml(file)
     objective = named.get("objective", {}).get("name", "")
@@ -150,11 +154,11 @@ def stage_at_scale(
     layers = {f"recipe {stage.recipe}": named, f"scale {scale.name}": scaled}
     if stage.width != 1:
         layers["width"] = resize(build_layers(Recipe, layers).encoder, stage.width)
-    layers[f"trial {trial.name}"] = nest(stage.settings)
+    layers[source] = nest(stage.settings)
     recipe = build_layers(Recipe, layers)
     if recipe.training.initial_batch_size is not None:
         raise UserError(
-            f"{trial.name}: training.initial_batch_size="
+            f"{source}: training.initial_batch_size="
             f"{recipe.training.initial_batch_size}: trials compare arms by steps that all cost "
             "the same; leave the batch ramp out"
         )

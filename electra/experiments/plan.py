@@ -114,6 +114,18 @@ class Trial:
                 )
             names.add(arm.name)
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is one of the paper's; no other may have the name of one of those."""
+        return self.name in trial_names()
+
+    def source_of(self, arm: Arm) -> str:
+        """Return where an arm's settings were set, for errors about them."""
+        source = f"{self.name}.toml"
+        if self.is_built_in:
+            source = f"trial {self.name}"
+        return f"{source}, arm {arm.name}"
+
     def arm(self, name: str) -> Arm:
         """Return the arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
