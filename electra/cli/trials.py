@@ -60,7 +60,8 @@ def run(
     Parameters
     ----------
     names
-        Trials, as `electra trials list` names them, or all.
+        Trials, as `electra trials list` names them, or all; or TOML files of your own, as
+        docs/trials.md describes.
     dry_run
         Print what would be run and what it costs, and do nothing.
     """

@@ -119,6 +119,11 @@ class Trial:
         """Whether it is one of the paper's; no other may have the name of one of those."""
         return self.name in trial_names()
 
+    @property
+    def has_published(self) -> bool:
+        """Whether a report has values, or an order of the arms, to set ours beside."""
+        return bool(self.expected) or any(arm.published for arm in self.arms)
+
     def source_of(self, arm: Arm) -> str:
         """Return where an arm's settings were set, for errors about them."""
         source = f"{self.name}.toml"
