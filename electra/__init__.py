@@ -54,7 +54,7 @@ PUBLIC = {
     "shard": "electra.data.sharding",
     "Shards": "electra.data.shards",
     "Recipe": "electra.pretraining.recipe",
-    "load_recipe": "electra.pretraining.recipe",
+    "load_recipe": "electra.api.recipes",
     "pretrain": "electra.api.pretraining",
     "finetune": "electra.api.finetuning",
     "load": "electra.api.model",
@@ -88,12 +88,13 @@ if TYPE_CHECKING:
     from electra.api.finetuning import finetune
     from electra.api.model import embed, evaluate, load
     from electra.api.pretraining import pretrain
+    from electra.api.recipes import load_recipe
     from electra.config import UserError
     from electra.data.sharding import shard
     from electra.data.shards import Shards
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece
-    from electra.pretraining.recipe import Recipe, load_recipe
+    from electra.pretraining.recipe import Recipe
     from electra.shipped import model_path
 
 

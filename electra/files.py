@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,8 @@ MAX_DEPTH = 100
 MAX_INTEGER_BITS = 4096
 MAX_TOML_CHARACTERS = 1_000_000
 MAX_TOML_DOTS = 1000  # in a line
+# At the beginning of a line: the head of a section, or a key.
+TOML_KEY = re.compile(r"""\s*(\[+[^\[\]]+\]+|(?:[\w.'-]|"[^"]*")+(?=\s*=))""")
 
 
 def read_bounded_bytes(path: Path) -> bytes:
@@ -106,13 +109,37 @@ def read_toml(path: Path) -> Layer:
         check_bounds(layer)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}{describe_byte(error)}; save the file as UTF-8") from None
+    except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {describe_toml_error(error, text)}") from None
     except RecursionError:
         raise UserError(f"{path}: not valid TOML: nested more than {MAX_DEPTH} deep") from None
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
     return layer
+
+
+def describe_byte(error: UnicodeDecodeError) -> str:
+    """Return the line and the value of the first byte that is not UTF-8."""
+    line = error.object[: error.start].count(b"\n") + 1
+    return f":{line}: byte 0x{error.object[error.start]:02x} is not UTF-8"
+
+
+def describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """Return the parser's message; of a key that is set twice with the key, which it leaves out."""
+    message = str(error)
+    if not message.startswith("Cannot overwrite a value"):
+        return message
+    lines = text.split("\n")
+    if place := re.search(r"at line (\d+)", message):
+        lines = lines[: int(place[1])]
+    for number in range(len(lines), 0, -1):  # a value may end some lines below its key
+        if key := TOML_KEY.match(lines[number - 1]):
+            return f"line {number} sets {key[1]}, which is set already; remove one of the two"
+    return message
 
 
 def check_toml_size(text: str) -> None:

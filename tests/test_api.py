@@ -156,6 +156,17 @@ def test_an_interrupt_writes_a_checkpoint_and_is_raised(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("settings", [{"encoder.layers": 6}, {"encoder": {"layers": 6}}], ids=str)
+def test_a_recipe_is_loaded_with_the_settings_and_keywords_of_pretrain(
+    settings: dict[str, object],
+) -> None:
+    recipe = electra.load_recipe("small", max_steps=5, settings=settings)
+    assert (recipe.training.max_steps, recipe.encoder.layers) == (5, 6)
+    assert electra.load_recipe(recipe, seed=3).encoder.layers == 6
+    with pytest.raises(electra.UserError, match=r"mean settings..encoder\.layers"):
+        electra.load_recipe("small", settings={"encoder.layrs": 6})
+
+
 def test_pretrain_refuses_a_setting_that_shards_contradict(
     run: PretrainResult, tmp_path: Path
 ) -> None:

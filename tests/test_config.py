@@ -376,6 +376,31 @@ def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("a = 1\na = 2\n", 2, "a"),
+        ("[s]\nb.c = [\n 1,\n]\nb.c = [\n 1,\n]", 5, "b.c"),
+        ("s = 1\n[s]  # again\nx = 1\n", 2, "[s]"),
+        ("a.b = 1\na = 2", 2, "a"),
+    ],
+)
+def test_a_key_that_is_set_twice_is_named_with_its_line(tmp_path, text, line, key):
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_toml(tmp_path / "bad.toml")
+    expected = wording("a_key_that_is_set_twice_is_named_with_its_line")
+    assert str(caught.value).endswith(expected.format(line=line, key=key))
+
+
+def test_a_toml_file_of_another_encoding_is_refused_with_the_line(tmp_path):
+    (tmp_path / "bad.toml").write_bytes(b"a = 1\n# caf\xe9\n")
+    with pytest.raises(
+        UserError, match=wording("a_toml_file_of_another_encoding_is_refused_with_the_line")
+    ):
+        read_toml(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
     "make",
     [lambda path: None, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe")],
     ids=["missing", "folder", "binary"],

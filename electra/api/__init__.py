@@ -3,6 +3,7 @@
 keywords        options become keywords that `help` lists; messages speak of keywords
 rows            tables from files, DataFrames and lists of dicts
 results         what the functions return, also as HTML for notebooks
+recipes         load_recipe
 pretraining     pretrain
 finetuning      finetune
 exporting       export, push

@@ -39,7 +39,9 @@ FLAG = re.compile(
 )
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 # Words after a flag that are its value wherever they stand in a message.
-VALUES = set("auto never true false on off cut plain zero1 fsdp bf16 fp16 squad-2.0".split())
+VALUES = set(
+    "auto never stretch constant true false on off cut plain zero1 fsdp bf16 fp16 squad-2.0".split()
+)
 PYTHON_VALUES = {"true": "True", "false": "False", "none": "None"}
 FUNCTIONS = {
     "vocab": "electra.train_wordpiece",

@@ -9,27 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from electra import atomic
-from electra.api.keywords import as_flags, field_values, takes_keywords
+from electra.api.keywords import field_values, takes_keywords
+from electra.api.recipes import RecipeArguments, build_recipe
 from electra.api.results import PretrainResult
-from electra.api.rows import PATHS, Data, PathName, as_items, holds_rows, rows_table
-from electra.config import Layer, UserError
+from electra.api.rows import Data, PathName, as_items, holds_rows, rows_table
+from electra.config import UserError
 from electra.data.tables import Table, require_text
 from electra.pretraining.asked_data import check_asked_data
-from electra.pretraining.budget import apply_budget
-from electra.pretraining.options import PretrainOptions, RecipeOverrides
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain as run_pretraining
-from electra.pretraining.recipe import Recipe, load_recipe, override_layers
-from electra.settings import as_dict, build_layers
+from electra.pretraining.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainArguments(PretrainOptions, RecipeOverrides):
+class PretrainArguments(PretrainOptions, RecipeArguments):
     """The arguments of `pretrain`.
 
     Parameters
     ----------
-    recipe
-        tiny, small, base, large or another built-in recipe, a TOML file, or a Recipe.
     output_dir
         The run folder: models, checkpoints, metrics. The default is runs/RECIPE. The run that it
         holds is continued.
@@ -39,14 +36,8 @@ class PretrainArguments(PretrainOptions, RecipeOverrides):
         written to OUTPUT_DIR/data unless they are there already.
     data
         A folder of shards from `electra shard`, instead of a corpus.
-    config
-        TOML files that change settings of the recipe; later ones win, and `settings` win over all.
-    settings
-        Further settings of the recipe: {"learning_rate": 2e-4, "encoder.layers": 6}. The fields of
-        `electra.Recipe` are all that there are.
     """
 
-    # Wider types than on the command line, which knows only paths.
     recipe: str | Path | Recipe = field(kw_only=False)
     corpus: Data | None = None  # type: ignore[assignment]
     data: PathName | None = None  # type: ignore[assignment]
@@ -54,7 +45,7 @@ class PretrainArguments(PretrainOptions, RecipeOverrides):
     max_steps: int | None = None
     seed: int | None = None
     settings: Mapping[str, object] | None = None
-    config: PathName | Sequence[PathName] | None = None  # type: ignore[assignment]
+    config: PathName | Sequence[PathName] | None = None
     tokenizer: PathName | None = None  # type: ignore[assignment]
     init_from: PathName | None = None  # type: ignore[assignment]
 
@@ -90,20 +81,6 @@ def run_folder(arguments: PretrainArguments) -> Path:
     if isinstance(arguments.recipe, Recipe):
         raise UserError("output_dir= is missing: the folder to keep this run in")
     return Path("runs") / Path(arguments.recipe).stem
-
-
-def build_recipe(arguments: PretrainArguments) -> tuple[Recipe, dict[str, Layer]]:
-    """Return the recipe with the settings that the arguments change, and the layers that do."""
-    flags = [*as_flags(arguments.settings), *arguments.flags()]
-    files = []
-    if arguments.config is not None:
-        files = [Path(file) for file in as_items(arguments.config, name="config", accepted=PATHS)]
-    if not isinstance(arguments.recipe, Recipe):
-        recipe = load_recipe(str(arguments.recipe), files=files, flags=flags)
-        return apply_budget(recipe, arguments.budget, flags), override_layers(files, flags)
-    asked = override_layers(files, flags, variables={})
-    recipe = build_layers(Recipe, {"recipe": as_dict(arguments.recipe)} | asked)
-    return apply_budget(recipe, arguments.budget, flags), asked
 
 
 def find_corpus(arguments: PretrainArguments, output_dir: Path) -> Sequence[str | Path] | None:

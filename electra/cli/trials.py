@@ -60,11 +60,13 @@ def run(
     Parameters
     ----------
     names
-        Trials, as `electra trials list` names them, or all.
+        Trials, as `electra trials list` names them, or all; or TOML files of your own, as
+        docs/trials.md describes.
     dry_run
         Print what would be run and what it costs, and do nothing.
     """
     from electra.data.sources import resolve
+    from electra.experiments.jobs import check_jobs
     from electra.experiments.scoring import find_task_data
     from electra.experiments.sweep import resolve_sweep
     from electra.runs.run_dir import create_output_dir
@@ -75,6 +77,7 @@ def run(
     task_data = find_task_data(sweep)
     if sweep.corpus is not None:
         resolve(sweep.corpus, report=lambda text: None)
+    check_jobs(sweep)
     table = cost_table(sweep)
     if not dry_run:
         if sweep.corpus is None and sweep.data is None:

@@ -41,8 +41,9 @@ def identity(arm: Arm, trial: Trial, scale: Scale) -> list[Any]:
     """Return everything that decides an arm's runs, beside budget and seed."""
     if not arm.stages:
         return [arm.name]
+    source = trial.source_of(arm)
     stages = [
-        [stage_at_scale(stage, scale, trial, {}).identity(), stage.share] for stage in arm.stages
+        [stage_at_scale(stage, scale, source, {}).identity(), stage.share] for stage in arm.stages
     ]
     reference = None
     if arm.compute == "reference":
@@ -77,8 +78,9 @@ def relabel(arm: Arm, trial: Trial, scale: Scale) -> Arm:
     if not arm.stages:
         return arm
     last = arm.stages[-1]
-    full_width = width(replace(last, width=1.0), trial, scale)
-    share = Fraction(width(last, trial, scale), full_width)
+    source = trial.source_of(arm)
+    full_width = width(replace(last, width=1.0), scale, source)
+    share = Fraction(width(last, scale, source), full_width)
     arm = replace(
         arm,
         label=arm.label.replace(WIDTH, str(share)),
@@ -89,5 +91,5 @@ def relabel(arm: Arm, trial: Trial, scale: Scale) -> Arm:
     return arm
 
 
-def width(stage: Stage, trial: Trial, scale: Scale) -> int:
-    return stage_at_scale(stage, scale, trial, {}).recipe.encoder.width
+def width(stage: Stage, scale: Scale, source: str) -> int:
+    return stage_at_scale(stage, scale, source, {}).recipe.encoder.width

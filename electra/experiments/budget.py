@@ -28,7 +28,7 @@ Vocabularies = Mapping[int, int]  # length of a shard's rows → size of its voc
 class PlannedStage:
     """One pre-training run with all settings but the folder of its shards."""
 
-    name: str  # of the recipe it began with
+    name: str  # of the recipe it began with, without a folder; run folders begin with it
     recipe: Recipe
 
     @property
@@ -78,7 +78,8 @@ def plan_stages(
     `vocabularies` are the sizes that the shards turned out to have, by the length of their rows.
     """
     sizes = vocabularies or {}
-    stages = [stage_at_scale(stage, scale, trial, sizes) for stage in arm.stages]
+    source = trial.source_of(arm)
+    stages = [stage_at_scale(stage, scale, source, sizes) for stage in arm.stages]
     if arm.compute == "reference":
         reference = trial.arm(arm.reference or trial.reference)
         planned = plan_stages(
@@ -118,8 +119,8 @@ def is_named_recipe(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -
     try:
         stages = plan_stages(trial, arm, scale, budget=budget, seed=0)
         recipes = [
-            build_layers(Recipe, {stage.name: read_toml(find_recipe(stage.name))})
-            for stage in stages
+            build_layers(Recipe, {stage.recipe: read_toml(find_recipe(stage.recipe))})
+            for stage in arm.stages
         ]
     except UserError:  # a recipe of the user's own that is not on this machine
         return False
@@ -138,10 +139,14 @@ def smallest_budget(budget: Fraction, steps: float) -> str:
 
 
 def stage_at_scale(
-    stage: Stage, scale: Scale, trial: Trial, vocabularies: Vocabularies
+    stage: Stage, scale: Scale, source: str, vocabularies: Vocabularies
 ) -> PlannedStage:
-    """Return a stage's recipe at a scale, with the recipe's own number of steps."""
-    named = read_toml(find_recipe(stage.recipe))
+    """Return a stage's recipe at a scale, with the recipe's own number of steps.
+
+    `source` is what an error says of the stage's own settings.
+    """
+    file = find_recipe(stage.recipe)
+    named = read_toml(file)
     objective = named.get("objective", {}).get("name", "")
     scaled = nest(
         scale.settings, scale.sizes.get(stage.size, {}), scale.objectives.get(objective, {})
@@ -149,17 +154,17 @@ def stage_at_scale(
     layers = {f"recipe {stage.recipe}": named, f"scale {scale.name}": scaled}
     if stage.width != 1:
         layers["width"] = resize(build_layers(Recipe, layers).encoder, stage.width)
-    layers[f"trial {trial.name}"] = nest(stage.settings)
+    layers[source] = nest(stage.settings)
     recipe = build_layers(Recipe, layers)
     if recipe.training.initial_batch_size is not None:
         raise UserError(
-            f"{trial.name}: training.initial_batch_size="
+            f"{source}: training.initial_batch_size="
             f"{recipe.training.initial_batch_size}: trials compare arms by steps that all cost "
             "the same; leave the batch ramp out"
         )
     if vocab_size := vocabularies.get(recipe.data.length):
         layers["shards"] = {"data": {"vocab_size": vocab_size}}
-    return PlannedStage(name=stage.recipe, recipe=build_layers(Recipe, layers))
+    return PlannedStage(name=file.stem, recipe=build_layers(Recipe, layers))
 
 
 def resize(encoder: EncoderShape, share: float) -> Layer:

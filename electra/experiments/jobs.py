@@ -15,12 +15,12 @@ from typing import Any
 from electra import atomic
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.experiments.budget import PlannedStage, plan_stages
+from electra.experiments.budget import PlannedStage, Vocabularies, plan_stages
 from electra.experiments.findings import RUNS
 from electra.experiments.plan import Arm
 from electra.experiments.plan_file import update_plan_file
 from electra.experiments.scoring import Scoring, build_scorings
-from electra.experiments.shards import check_size, describe_corpus
+from electra.experiments.shards import check_size, describe_corpus, open_shards
 from electra.experiments.sweep import Sweep
 from electra.pretraining.recipe import Recipe
 from electra.settings import fingerprint
@@ -49,13 +49,34 @@ class Job:
         return self.stages[-1].folder
 
 
+def check_jobs(sweep: Sweep) -> None:
+    """Raise for arms that cannot be run, as far as that is known before a corpus is cut."""
+    if sweep.data is None:
+        check_distinct(sweep, {})
+    else:
+        plan_jobs(sweep, open_shards(sweep), {})
+
+
 def build_jobs(
     sweep: Sweep, shards: Mapping[int, Shards], task_data: Mapping[str, str]
 ) -> list[Job]:
     """Return every run that is asked for, once, in the order of work, and write the plan files."""
+    jobs, entries = plan_jobs(sweep, shards, task_data)
+    for trial in sweep.trials:
+        if entries[trial.name]:  # a trial may have none of the arms that are asked for
+            scored = [task for task in sweep.tasks_of(trial) if task in task_data]
+            update_plan_file(sweep, trial, entries[trial.name], scored)
+    return jobs
+
+
+def plan_jobs(
+    sweep: Sweep, shards: Mapping[int, Shards], task_data: Mapping[str, str]
+) -> tuple[list[Job], dict[str, list[dict[str, Any]]]]:
+    """Return every run that is asked for, once, and the entries of the plan file of each trial."""
     jobs: dict[Path, Job] = {}
     entries: dict[str, list[dict[str, Any]]] = {trial.name: [] for trial in sweep.trials}
     sizes = {length: rows.manifest.vocab_size for length, rows in shards.items()}
+    check_distinct(sweep, sizes)
     for seed, trial, arm in sweep.runs():
         planned = plan_stages(
             trial, arm, sweep.scale, budget=sweep.budget, seed=seed, vocabularies=sizes
@@ -67,14 +88,9 @@ def build_jobs(
             stages=stages,
             scorings=tuple(build_scorings(tasks, sweep.scale.evaluation, stages[-1].folder)),
         )
-        check_distinct(arm, job, entries[trial.name], sweep)
         entries[trial.name].append(plan_entry(arm, seed, planned, job, shards, sweep.output_dir))
         jobs[job.folder] = join(jobs.get(job.folder), job)
-    for trial in sweep.trials:
-        if entries[trial.name]:  # a trial may have none of the arms that are asked for
-            scored = [task for task in sweep.tasks_of(trial) if task in task_data]
-            update_plan_file(sweep, trial, entries[trial.name], scored)
-    return list(jobs.values())
+    return list(jobs.values()), entries
 
 
 def join(earlier: Job | None, job: Job) -> Job:
@@ -88,13 +104,18 @@ def join(earlier: Job | None, job: Job) -> Job:
     )
 
 
-def check_distinct(arm: Arm, job: Job, entries: Sequence[Mapping[str, Any]], sweep: Sweep) -> None:
+def check_distinct(sweep: Sweep, vocabularies: Vocabularies) -> None:
     """Raise where two arms of a trial are one run: two rows with its numbers would mislead."""
-    for entry in entries:
-        folder = sweep.output_dir / entry["runs"][-1]["folder"]
-        if entry["arm"] != arm.name and folder == job.folder:
+    names: dict[str, str] = {}
+    for trial, arm in sweep.arms_to_run():
+        planned = plan_stages(
+            trial, arm, sweep.scale, budget=sweep.budget, seed=0, vocabularies=vocabularies
+        )
+        key = fingerprint([trial.name, *(stage.identity() for stage in planned)])
+        other = names.setdefault(key, arm.name)
+        if other != arm.name:
             raise UserError(
-                f"--budget {sweep.budget}: too small to tell {entry['arm']} from {arm.name}, which "
+                f"--budget {sweep.budget}: too small to tell {other} from {arm.name}, which "
                 "takes as many steps; ask for more, or choose one of them with --arms"
             )
 

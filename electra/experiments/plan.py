@@ -9,7 +9,8 @@ answer at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ PAPER, SCALES = Path(__file__).parent / "paper", Path(__file__).parent / "scales
 class Stage:
     """One pre-training run of an arm; a later one starts from the weights of the one before."""
 
-    recipe: str
+    recipe: str  # the name of a built-in one, or a TOML file
     size: Size
     # As a share of what this size has at the scale; heads and feed-forward are scaled with it.
     width: float = 1.0
@@ -74,15 +75,17 @@ class Trial:
     caveat: str = ""  # what makes our numbers and theirs incomparable, beside the budget
 
     def __post_init__(self) -> None:
+        self.check_names()
         ours = [arm.name for arm in self.arms if arm.stages]
-        named = [("reference", self.reference), *(("expected", name) for name in self.expected)]
-        named += [("arms", arm.reference or self.reference) for arm in self.arms]
-        for key, name in named:
+        named = {"reference": self.reference}
+        named |= {f"expected[{index}]": name for index, name in enumerate(self.expected)}
+        for index, arm in enumerate(self.arms):
+            named[f"arms[{index}].reference"] = arm.reference or self.reference
+        for key, name in named.items():
             if name not in ours:
                 raise SettingError(
                     key,
-                    f"{name!r} is named, but no arm to run has this name; those are "
-                    f"{', '.join(ours)}",
+                    f"{key}={name!r}: no arm to run has this name; those are {', '.join(ours)}",
                 )
         for arm in self.arms:
             if unknown := arm.published.keys() - set(self.columns):
@@ -91,6 +94,42 @@ class Trial:
                     f"arm {arm.name!r} has a published {sorted(unknown)[0]!r}, which is none of "
                     "columns",
                 )
+
+    def check_names(self) -> None:
+        """Raise for a name that two arms have, or that cannot be part of others'."""
+        names: set[str] = set()
+        for index, arm in enumerate(self.arms):
+            key = f"arms[{index}].name"
+            if not NAME.fullmatch(arm.name):
+                raise SettingError(
+                    key,
+                    f"{key}={arm.name!r} must be made of a-z, 0-9, '-' and '.', and begin with a "
+                    "letter or digit; rename the arm",
+                )
+            if arm.name in names:
+                raise SettingError(
+                    key,
+                    f"{key}={arm.name!r} is used twice, and a report would show the numbers of one "
+                    "arm for both; give each arm a name of its own",
+                )
+            names.add(arm.name)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is one of the paper's; no other may have the name of one of those."""
+        return self.name in trial_names()
+
+    @property
+    def has_published(self) -> bool:
+        """Whether a report has values, or an order of the arms, to set ours beside."""
+        return bool(self.expected) or any(arm.published for arm in self.arms)
+
+    def source_of(self, arm: Arm) -> str:
+        """Return where an arm's settings were set, for errors about them."""
+        source = f"{self.name}.toml"
+        if self.is_built_in:
+            source = f"trial {self.name}"
+        return f"{source}, arm {arm.name}"
 
     def arm(self, name: str) -> Arm:
         """Return the arm of this name."""
@@ -156,7 +195,21 @@ def load_trial(name: str) -> Trial:
     """Load a built-in trial, or one from a TOML file."""
     path = find_file(name, "trial", PAPER)
     values = {**read_toml(path), "name": name_of_file(path, "trial", PAPER)}
-    return build_trial(values, source=f"trial {name}")
+    trial = build_trial(values, source=f"trial {name}")
+    arms = [replace(arm, stages=tuple(place_recipes(arm.stages, path))) for arm in trial.arms]
+    return replace(trial, arms=tuple(arms))
+
+
+def place_recipes(stages: Iterable[Stage], trial: Path) -> Iterator[Stage]:
+    """Yield the stages with the paths of recipe files, which are relative to the trial's file.
+
+    They become absolute, so that the same trial is run and reported from any folder.
+    """
+    for stage in stages:
+        recipe = stage.recipe
+        if Path(recipe).suffix == ".toml":
+            recipe = str((trial.parent / recipe).resolve())
+        yield replace(stage, recipe=recipe)
 
 
 def load_scale(name: str) -> Scale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -70,8 +70,8 @@ def resolve_sweep(names: Sequence[str], options: SweepOptions) -> Sweep:
     if budget == SMOKE:
         scale_name, budget = SMOKE, "1"
     if "all" in names:
-        names = trial_names()
-    trials = [load_trial(name) for name in dict.fromkeys(names)]
+        names = [*trial_names(), *(name for name in names if name != "all")]
+    trials = load_trials(dict.fromkeys(names))
     arms = tuple(options.arms or ())
     check_arms(arms, trials)
     scale = load_scale(scale_name)
@@ -88,6 +88,17 @@ def resolve_sweep(names: Sequence[str], options: SweepOptions) -> Sweep:
         tasks=expand_tasks(options.tasks or ()),
         arms=arms,
     )
+
+
+def load_trials(names: Iterable[str]) -> list[Trial]:
+    """Load trials; raise for two files of one name, which would share a table."""
+    trials: dict[str, Trial] = {}
+    for name in names:
+        trial = load_trial(name)
+        if trial.name in trials:
+            raise UserError(f"{name}: another trial is called {trial.name}, too; rename the file")
+        trials[trial.name] = trial
+    return list(trials.values())
 
 
 def check_arms(names: Sequence[str], trials: Sequence[Trial]) -> None:

@@ -38,15 +38,19 @@ def banner(findings: Findings) -> Banner:
     by_flops = [arm for arm in findings.trial.runnable_arms() if arm.compute == "reference"]
     if by_flops:
         labels = ", ".join(arm.label for arm in by_flops)
+        steps = "Steps by FLOPs"
+        if findings.trial.has_published:
+            steps = "Our steps, not the published ones"
         lines.append(
-            f"Our steps, not the published ones: {labels}. Each of these arms takes as "
-            "many steps as give it the FLOPs of the arm that it is compared with, by the standard "
-            "count."
+            f"{steps}: {labels}. Each of these arms takes as many steps as give it the FLOPs of "
+            "the arm that it is compared with, by the standard count."
         )
-    if changed or not is_paper_scale:
+    if findings.trial.has_published and (changed or not is_paper_scale):
         lines.append(PUBLISHED)
     if findings.trial.caveat:
         lines.append(findings.trial.caveat)
+    if not findings.trial.is_built_in:
+        return Banner("A trial of our own, which the paper does not have", lines)
     return Banner(headline(is_paper_scale, changed), lines)
 
 

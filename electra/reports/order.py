@@ -28,8 +28,11 @@ def order_section(findings: Findings) -> Iterator[Block]:
         return
     is_figure = any(arm.x is not None for arm in findings.trial.arms)
     if findings.trial.expected or not is_figure:
-        published = published_order(findings.trial) or "no order of these arms"
-        yield Bullets([("Found:", found_order(findings)), ("Published:", published)])
+        orders = [("Found:", found_order(findings))]
+        if findings.trial.has_published:
+            published = published_order(findings.trial) or "no order of these arms"
+            orders.append(("Published:", published))
+        yield Bullets(orders)
     yield Paragraph(legend(findings))
     at_baseline = ", ".join(arm.label for arm in arms_at_baseline(findings))
     if at_baseline:

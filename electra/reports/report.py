@@ -27,14 +27,12 @@ from electra.reports.plateau import HEAD, plateau_rows
 from electra.reports.settings import environment_section, settings_section
 from electra.reports.tables import cost_table, describe_scoring, score_table
 
-TITLE = "Trials: ours beside the paper's"
 INSTALL = "pip install matplotlib"
-INTRODUCTION = (
-    "Experiments of the ELECTRA paper, run by electra trials run. Scores are in points: for each "
-    "pre-trained network the median over its fine-tuning seeds, then mean ± standard deviation "
-    "over n pre-training seeds. What is labelled published is the paper's, or of the source that "
-    "it names."
+SCORES = (
+    "Scores are in points: for each pre-trained network the median over its fine-tuning seeds, "
+    "then mean ± standard deviation over n pre-training seeds."
 )
+PUBLISHED = "What is labelled published is the paper's, or of the source that it names."
 PLATEAU = (
     "Each network's own loss on held-out rows at the end: mean ± standard deviation over seeds. "
     "100 % is the plateau, where a network knows how frequent things are and no more; it has left "
@@ -59,7 +57,7 @@ def write_report(several: Sequence[Findings], folder: Path) -> list[Path]:
     pictures = [block for block in blocks if isinstance(block, Picture)]
     files = {folder / f"{picture.name}.svg": picture.svg for picture in pictures}
     files[folder / "index.md"] = render_markdown(blocks)
-    files[folder / "index.html"] = render_html(blocks, title=TITLE)
+    files[folder / "index.html"] = render_html(blocks, title=title(several))
     findings_file.save(several, folder / findings_file.FILE)
     for path, text in files.items():
         atomic.write(path, text)
@@ -68,8 +66,8 @@ def write_report(several: Sequence[Findings], folder: Path) -> list[Path]:
 
 def page(several: Sequence[Findings]) -> Iterator[Block]:
     """Yield the blocks of the whole page."""
-    yield Heading(1, TITLE)
-    yield Paragraph(INTRODUCTION)
+    yield Heading(1, title(several))
+    yield Paragraph(introduction(several))
     if not figures.is_available():
         yield Paragraph(
             f"Without figures: matplotlib is not installed ({INSTALL}). The numbers are all here."
@@ -77,6 +75,26 @@ def page(several: Sequence[Findings]) -> Iterator[Block]:
     yield Contents([(heading(findings), slug(findings)) for findings in several])
     for findings in several:
         yield from chapter(findings)
+
+
+def title(several: Sequence[Findings]) -> str:
+    if any(findings.trial.has_published for findings in several):
+        return "Trials: ours beside the paper's"
+    return "Trials"
+
+
+def introduction(several: Sequence[Findings]) -> str:
+    """Return whose experiments these are, and how to read a score."""
+    sources = {findings.trial.is_built_in for findings in several}
+    experiments = "Experiments of our own"
+    if sources == {True}:
+        experiments = "Experiments of the ELECTRA paper"
+    elif True in sources:
+        experiments = "Experiments of the ELECTRA paper and of our own"
+    text = f"{experiments}, run by electra trials run. {SCORES}"
+    if any(findings.trial.has_published for findings in several):
+        text += f" {PUBLISHED}"
+    return text
 
 
 def chapter(findings: Findings) -> Iterator[Block]:

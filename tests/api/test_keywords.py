@@ -15,13 +15,21 @@ from electra.config import RunFailed, SettingError, UserError
 from electra.data.sources import warn
 from electra.finetuning.finetune import reporter
 
-KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, "seeds": 0}
+KEYWORDS = {
+    "output_dir": Path("my run"),
+    "resume": "auto",
+    "resume_schedule": "same",
+    "overwrite": False,
+    "seeds": 0,
+}
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("--output-dir my run is a file", "output_dir='my run' is a file"),
+        ("pass --resume-schedule stretch to accept", "pass resume_schedule='stretch' to accept"),
+        ("--schedule constant or wsd", "settings[\"schedule\"] = 'constant' or wsd"),
         ("choose another --output-dir, or", "choose another output_dir=, or"),
         ("add --resume never --overwrite to", "add resume='never' overwrite=True to"),
         ("--overwrite starts over", "overwrite=True starts over"),

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from electra.config import UserError
+from electra.config import SettingError, UserError
 from electra.experiments.budget import plan_stages
 from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trial_names
 from electra.pretraining.recipe import load_recipe
@@ -163,3 +163,17 @@ def test_operations_follow_the_vocabulary_that_the_shards_turned_out_to_have():
     )
     assert smaller.recipe.data.vocab_size == 176
     assert smaller.flops_per_step < nominal.flops_per_step
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [({"encoder.layrs": 3}, "encoder.layrs"), ({"encoder.heads": 5}, "encoder.width")],
+)
+def test_an_arms_settings_that_do_not_go_are_refused_with_the_file_and_the_arm(settings, key):
+    stages = (Stage(recipe="small", size="small", settings=settings),)
+    arm = Arm(name="five", label="five", stages=stages)
+    texts = dict.fromkeys(("name", "title", "source", "question"), "own")
+    trial = Trial(**texts, reference="five", arms=(arm,))
+    with pytest.raises(SettingError, match=r"own\.toml, arm five: .*encoder") as caught:
+        plan_stages(trial, arm, load_scale("paper"), budget=WHOLE, seed=0)
+    assert caught.value.key == key

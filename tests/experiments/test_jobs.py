@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from fractions import Fraction
 
+from electra.config import RECIPES
+from electra.experiments import plan
 from tests.experiments.sweeps import chained, jobs_of, sweep_of
 
 
@@ -46,3 +49,28 @@ def test_a_stage_after_another_first_stage_is_another_run(toy_shards, tmp_path):
     )
     assert a.stages[1].recipe == b.stages[1].recipe
     assert a.stages[1].folder.name != b.stages[1].folder.name
+
+
+def own_recipe(recipe: str) -> plan.Trial:
+    """A trial of one arm with a recipe."""
+    stages = [{"recipe": recipe, "size": "base"}]
+    texts = dict.fromkeys(("name", "title", "source", "question"), "own")
+    arms = [{"name": "a", "label": "a", "stages": stages}]
+    return plan.build_trial({**texts, "reference": "a", "arms": arms}, source="test")
+
+
+def test_a_run_of_a_recipe_file_lies_in_the_output_folder_as_one_of_a_built_in(
+    toy_shards, tmp_path
+):
+    file = tmp_path / "elsewhere/base.toml"
+    file.parent.mkdir()
+    shutil.copy(RECIPES / "base.toml", file)
+    out = tmp_path / "out"
+    folders = []
+    for recipe in ("base", str(file), f"{out}/../elsewhere/base.toml"):
+        options = replace(sweep_of(out), trials=[own_recipe(recipe)])
+        (job,) = jobs_of(replace(options, output_dir=out / str(len(folders))), toy_shards)
+        folders.append(job.folder.relative_to(out / str(len(folders))))
+    assert folders[0].parts[0] == "runs"
+    assert folders[0].name.startswith("base-")
+    assert set(folders) == {folders[0]}

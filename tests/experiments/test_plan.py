@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
-from electra.config import UserError
+from electra.config import SettingError, UserError
 from electra.experiments import plan
 from electra.experiments.plan import load_scale, load_trial, trial_names
 from tests.wording import wording_of
@@ -147,20 +149,54 @@ def test_an_unknown_trial_is_refused_with_the_one_that_was_meant():
         load_trial("eficiency")
 
 
-def test_a_trial_that_expects_an_arm_it_does_not_have_is_refused():
-    with pytest.raises(
-        UserError, match=wording("a_trial_that_expects_an_arm_it_does_not_have_is_refused")
-    ):
-        plan.build_trial(
-            {
-                "name": "x",
-                "title": "x",
-                "source": "x",
-                "question": "?",
-                "reference": "gone",
-                "arms": [
-                    {"name": "a", "label": "a", "stages": [{"recipe": "base", "size": "base"}]}
-                ],
-            },
-            source="x.toml",
-        )
+ARM = {"name": "a", "label": "a", "stages": [{"recipe": "base", "size": "base"}]}
+
+
+def trial_of(**values):
+    """A trial with one arm, and with these values."""
+    texts = dict.fromkeys(("name", "title", "source", "question"), "x")
+    values = {**texts, "reference": "a", "arms": [ARM], **values}
+    return plan.build_trial(copy.deepcopy(values), source="x.toml")
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"reference": "gone"}, "reference"),
+        ({"expected": ["a", "gone"]}, "expected[1]"),
+        ({"arms": [{**ARM, "reference": "gone"}]}, "arms[0].reference"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_trial_that_names_an_arm_it_does_not_have_is_refused_with_the_key(values, key):
+    with pytest.raises(SettingError) as caught:
+        trial_of(**values)
+    assert caught.value.key == key
+    expected = wording("a_trial_that_names_an_arm_it_does_not_have_is_refused_with_the_key")
+    assert str(caught.value) == expected.format(key=key)
+
+
+def test_two_arms_of_one_name_are_refused():
+    with pytest.raises(SettingError, match=wording("two_arms_of_one_name_are_refused")) as caught:
+        trial_of(arms=[ARM, {**ARM, "label": "b"}])
+    assert caught.value.key == "arms[1].name"
+
+
+@pytest.mark.parametrize("name", ["", "CLM Arm", "../../../esc", "-x"])
+def test_an_arm_whose_name_cannot_become_part_of_others_is_refused(name):
+    with pytest.raises(SettingError) as caught:
+        trial_of(arms=[ARM, {**ARM, "name": name}])
+    assert caught.value.key == "arms[1].name"
+
+
+def test_a_recipe_file_is_relative_to_the_trials_file_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "plans").mkdir()
+    text = (plan.PAPER / "weight-tying.toml").read_text(encoding="utf8")
+    (tmp_path / "plans/mine.toml").write_text(
+        text.replace('recipe = "base"', 'recipe = "../rec/own.toml"'), encoding="utf8"
+    )
+    monkeypatch.chdir(tmp_path)
+    trial = load_trial("plans/mine.toml")
+    assert trial.arms[0].stages[0].recipe == str(tmp_path / "rec/own.toml")
+    monkeypatch.chdir("plans")
+    assert load_trial("mine.toml") == trial

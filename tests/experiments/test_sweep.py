@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 from electra.__main__ import main
 from electra.config import UserError
 from electra.experiments.options import SweepOptions
-from electra.experiments.plan import load_scale, trial_names
+from electra.experiments.plan import PAPER, load_scale, trial_names
 from electra.experiments.scoring import find_task_data
 from electra.experiments.shards import open_shards
 from electra.experiments.sweep import resolve_sweep
@@ -94,6 +96,46 @@ def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(
     assert output.out == ""
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["small-models", "--scale", "smoke", "--budget", "9/16"], "too small to tell"),
+        (["efficiency", "--data", "SHARDS"], "but these arms need rows of 512"),
+    ],
+    ids=["two arms are one run", "rows of another length"],
+)
+def test_a_dry_run_refuses_arms_that_the_run_would_refuse(
+    argv, message, toy_shards, tmp_path, capsys
+):
+    argv = [toy_shards if word == "SHARDS" else word for word in argv]
+    assert main(command(*argv, "--dry-run", "--output-dir", tmp_path)) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+
+
+@pytest.fixture
+def own_trials(tmp_path):
+    """Two trials of one's own, both in files of one name."""
+    files = [tmp_path / folder / "own.toml" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        shutil.copy(PAPER / "width.toml", file)
+    return list(map(str, files))
+
+
+def test_two_files_of_one_name_are_not_put_into_one_table(own_trials, tmp_path):
+    options = SweepOptions(output_dir=tmp_path, scale="smoke")
+    with pytest.raises(UserError, match=r"b/own\.toml: another trial is called own"):
+        resolve_sweep(own_trials, options)
+
+
+def test_all_trials_and_a_file_are_the_papers_and_that_file(own_trials, tmp_path):
+    options = SweepOptions(output_dir=tmp_path, scale="smoke")
+    chosen = resolve_sweep(["all", own_trials[0]], options).trials
+    assert [trial.name for trial in chosen] == [*trial_names(), "own"]
+
+
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
     with pytest.raises(UserError, match=wording("shards_with_rows_of_another_length_are_refused")):
         open_shards(sweep_of(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
@@ -168,3 +210,17 @@ def test_trials_are_listed_with_their_sources_and_without_torch(capsys):
         ).returncode
         == 0
     )
+
+
+def test_the_trial_of_ones_own_in_the_documentation_runs(tmp_path, capsys, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/trials.md").read_text(encoding="utf8")
+    file, text, words = re.findall(
+        r'```toml title="(.*?)"\n(.*?)```\n\n```sh\nelectra (.*?)\n```', page, flags=re.DOTALL
+    )[0]
+    (tmp_path / file).write_text(text, encoding="utf8")
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shallow, deep = (row for row in rows if row[0] == "depth")
+    assert (shallow[1], deep[1]) == ("shallow", "deep")
+    assert float(deep[-1]) == pytest.approx(float(shallow[-1]), rel=0.01)

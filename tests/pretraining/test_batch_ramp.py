@@ -14,7 +14,7 @@ from electra.cli.describe import describe_recipe
 from electra.config import SettingError, UserError
 from electra.data.shards import Shards
 from electra.experiments.budget import stage_at_scale
-from electra.experiments.plan import Stage, load_scale, load_trial
+from electra.experiments.plan import Stage, load_scale
 from electra.pretraining.budget import scale_recipe
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
@@ -97,11 +97,10 @@ def test_half_a_ramp_is_refused(ramp: dict[str, int], tmp_path: Path) -> None:
 
 
 def test_trials_refuse_a_ramp_since_they_count_equal_steps() -> None:
-    trial = load_trial("small-models")
     ramp = {"training.initial_batch_size": 8, "training.batch_ramp_steps": 9}
     stage = Stage(recipe="tiny", size="small", settings=ramp)
     with pytest.raises(UserError, match="initial_batch_size"):
-        stage_at_scale(stage, load_scale("smoke"), trial, {})
+        stage_at_scale(stage, load_scale("smoke"), "own.toml", {})
 
 
 def test_settings_without_a_ramp_are_written_as_before() -> None:

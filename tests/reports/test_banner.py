@@ -7,6 +7,7 @@ from dataclasses import replace
 from electra.experiments.plan import load_scale, load_trial
 from electra.reports.banner import banner
 from electra.reports.blocks import Banner, Heading, Paragraph
+from electra.reports.markdown import render_markdown
 from electra.reports.report import page
 from tests.experiments import invented
 
@@ -70,3 +71,14 @@ def test_the_banner_is_the_first_thing_below_the_question(without_figures):
         ) :
     ]
     assert [type(block) for block in chapter[:3]] == [Heading, Paragraph, Banner]
+
+
+def test_a_trial_of_ones_own_is_not_said_to_be_the_papers(without_figures):
+    findings = invented.efficiency()
+    arms = tuple(replace(arm, published={}) for arm in findings.trial.arms if arm.stages)
+    trial = replace(findings.trial, name="own", source="own", expected=(), caveat="", arms=arms)
+    text = render_markdown(list(page([replace(findings, trial=trial)])))
+    assert "Experiments of our own" in text
+    assert "A trial of our own, which the paper does not have" in text
+    assert "ublished" not in text
+    assert text.count("the paper") == 1
