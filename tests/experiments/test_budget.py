@@ -38,7 +38,8 @@ def test_every_arm_has_a_valid_recipe_at_every_scale(trial, arm, scale):
 def test_the_paper_scale_at_budget_one_is_the_recipe():
     (stage,) = stages("efficiency", "electra")
     changed = differing_keys(as_dict(stage.recipe), as_dict(load_recipe("base")))
-    assert changed == []
+    assert changed == ["training.stop_on_collapse"], "a collapsed arm is scored like the others"
+    assert not stage.recipe.training.stop_on_collapse
 
 
 def test_a_small_budget_warms_up_for_a_sixth_of_its_steps():
