@@ -16,6 +16,7 @@ import electra
 from electra.api.results import FinetuneResult, PretrainResult
 from electra.config import SettingError
 from electra.pretraining.recipe import load_recipe
+from electra.tasks.classify import Classify
 from tests.tasks.toys import keyword_rows, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -254,10 +255,12 @@ def test_rows_to_train_on_are_no_rows_to_score_on(tiny: Path, tmp_path: Path) ->
         ("classify", {"train": ROWS, "settings": {"length": 999}}, '"] = 999: the model'),
         ("classifi", {"train": ROWS}, "^task='classifi': unknown; did you mean classify"),
         ("glue", {"data": "glue"}, "name one: glue/rte"),
+        (None, {"train": ROWS}, "task is a NoneType; give a Task, or the name of one: .*classify"),
+        (Classify, {"train": ROWS}, r"Classify is a class; .* instance of it: task=Classify\(\)"),
     ],
 )
 def test_finetune_says_which_keyword_is_wrong(
-    tiny: Path, tmp_path: Path, task: str, keywords: dict[str, Any], message: str
+    tiny: Path, tmp_path: Path, task: Any, keywords: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(electra.UserError, match=message):
         electra.finetune(tiny, task, output_dir=tmp_path / "run", quiet=True, **keywords)
