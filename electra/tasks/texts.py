@@ -53,6 +53,7 @@ class Columns(NamedTuple):
 class TextTask(Task[Text, Array]):
     """A task on a text or a pair of texts; it knows the columns that they and the label are in."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     inference_options: ClassVar[tuple[str, ...]] = (
         "text",
         "text_pair",
