@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError, suggest
@@ -144,13 +144,26 @@ def find_column(row: Mapping[str, Any], name: str) -> str:
 
 
 def require_column(
-    row: Mapping[str, Any], name: str, where: str, *, flag: str = "", may_be_number: bool = False
+    row: Mapping[str, Any],
+    name: str,
+    where: str,
+    *,
+    flag: str = "",
+    may_be_number: bool = False,
+    earlier: Collection[str] = (),
 ) -> Any:
     """Return a row's value in a column; raise UserError with the columns of the row, and the flag
     that names another, if it has none. For a classifier a column may be named by its number.
+
+    `earlier` are the columns of the row before: one that is among them is missing here alone.
     """
     if name in row:
         return row[name]
+    if name in earlier:
+        raise UserError(
+            f"{where}: this row has no {name!r}, as the rows before have; fill it in, or leave the "
+            "row out"
+        )
     message = (
         f"{where}: no column {name!r}{suggest(name, row)}; columns here are "
         f"{', '.join(map(str, row)) or 'none'}"

@@ -78,12 +78,13 @@ class TextTask(Task[Text, Array]):
         task = self
         for source in tables:
             blank = 0
-            names: list[str] | None = None
+            names: list[str] = []
             for where, row in self.rows(source, labelled=labelled):
                 if task.text_pair is None:
                     task = task.find_pair(row, labelled=labelled)
                 if names != list(row):  # mostly all rows have the same, in the same order
-                    names, columns = list(row), task.find_columns(row, where, labelled=labelled)
+                    columns = task.find_columns(row, where, labelled=labelled, earlier=names)
+                    names = list(row)
                 example = task.example(row, where, columns, labelled=labelled)
                 blank += not (example.first + (example.second or "")).strip()
                 yield example
@@ -130,22 +131,28 @@ class TextTask(Task[Text, Array]):
         )
         return Columns(text, text_pair, label, "id" if "id" in row else "")
 
-    def find_columns(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Columns:
-        """Return the columns of a row; raise UserError where it lacks one that is needed."""
+    def find_columns(
+        self, row: Mapping[str, Any], where: str, *, labelled: bool, earlier: Sequence[str]
+    ) -> Columns:
+        """Return the columns of a row; raise UserError where it lacks one that is needed.
+
+        `earlier` are the columns of the row before.
+        """
         columns = self.columns(row)
         for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
             if name:
-                require_column(row, name, where, flag=flag, may_be_number=True)
+                require_column(row, name, where, flag=flag, may_be_number=True, earlier=earlier)
         if labelled:
             for name in self.label_columns(columns):
-                require_column(row, name, where, flag="--label", may_be_number=True)
+                require_column(
+                    row, name, where, flag="--label", may_be_number=True, earlier=earlier
+                )
         return columns
 
     def example(
         self, row: Mapping[str, Any], where: str, columns: Columns, *, labelled: bool
     ) -> Text:
         """Return a row as an example, given the columns that were found for it."""
-        label, labels = self.read_label(row, columns, where, labelled=labelled)
         # To predict, a missing text is read as CSV's empty cell is.
         first = require_text(row, columns.text, where, may_be_missing=not labelled)
         second, id = None, None
@@ -153,6 +160,7 @@ class TextTask(Task[Text, Array]):
             second = require_text(row, columns.text_pair, where, may_be_missing=not labelled)
         if columns.id and row.get(columns.id) is not None:
             id = str(row[columns.id])
+        label, labels = self.read_label(row, columns, where, labelled=labelled)
         return Text(where, first, second, label, id, None if labelled else row, labels)
 
     def label_columns(self, columns: Columns) -> tuple[str, ...]:

@@ -333,6 +333,7 @@ def test_rows_without_tags_can_be_read_to_be_tagged(tmp_path: Path) -> None:
             {"tokens": ["a"], "tags": [3]},
             "'tags' holds 3, which is int, not text; write tags by their names",
         ),
+        ({"tokens": ["a", None]}, "'tokens' holds None, .*; write every word as text$"),
         ({"tokens": 7, "tags": ["O"]}, "'tokens' is int; a list of texts is expected"),
         ({"tokens": ["a"]}, "no column 'tags'.*with --tags"),
         ({"word": ["a"]}, "no column 'tokens'.*columns here are word.*with --words"),
