@@ -382,8 +382,9 @@ def test_a_missing_text_is_answered_as_an_empty_one_and_counted(
     tuned: FinetuneResult, missing: float | None
 ) -> None:
     inputs = ["a dog", missing]
-    with pytest.warns(UserWarning, match="inputs: rows without text: 1; they are kept"):
+    with pytest.warns(UserWarning, match="inputs: rows without text: 1; they are kept") as warned:
         answers = electra.load(tuned).predict(inputs)
+    assert warned[0].filename == __file__  # the line of the caller, and none of the package
     assert answers[1]["probabilities"] == electra.load(tuned).predict([""])[0]["probabilities"]
     for texts in (inputs, [{"text": item} for item in inputs]):
         with pytest.warns(UserWarning, match="texts: rows without text: 1; they are kept"):
