@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from electra.data.table_layout import Layout, detect_layout, looks_like_data
 # Of CSV or TSV; a row that is split into its fields takes some twenty times as much memory.
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 10_000
+NEGATIVE = re.compile(r"-\d+")
 MAX_NAME_WORDS = 3  # of a column; a name with more may be a row of data
 # By a part of what Python's reader says, which does not tell a user what to do.
 REMEDIES = {
@@ -170,7 +172,9 @@ def require_column(
     )
     if flag:
         message += f"; name the right one with {flag}"
-    if may_be_number and any(is_hardly_a_name(str(column)) for column in row):
+    if may_be_number and NEGATIVE.fullmatch(name):
+        message += f"; columns are counted from 0, so the last one here is {len(row) - 1}"
+    elif may_be_number and any(is_hardly_a_name(str(column)) for column in row):
         message += (
             "; if the file has no header line, say --no-header and name columns by number, "
             "counted from 0: --text 1 --label 0"

@@ -147,10 +147,12 @@ def sentences_from_rows(
 
     A cell is a list, JSON of a list, or a text with blanks between.
     """
+    blank = 0
     for where, row in read_rows(table):
         name = next((name for name in words if name in row), words[0])
         value = require_column(row, name, where, flag="--words")
         sentence_words = text_list(value, name, where, remedy="write every word as text")
+        blank += sum(not word.strip() for word in sentence_words)
         column = next((name for name in tags if name in row), tags[0])
         if not labelled and row.get(column) is None:
             yield Sentence(where, sentence_words, None, row)
@@ -163,6 +165,8 @@ def sentences_from_rows(
                 f"in {column!r}; each word needs one"
             )
         yield Sentence(where, sentence_words, sentence_tags, None if labelled else row)
+    if blank:
+        warn(f"{table}: words without text: {blank}; they are kept")
 
 
 def text_list(value: Any, name: str, where: str, *, remedy: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 from electra.config import UserError
 from electra.data.sources import warn
@@ -38,6 +38,11 @@ class Text:
     id: str | None = None
     row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
     labels: tuple[str, ...] | None = None  # of a row that may have several; or `label` holds them
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no text is empty."""
+        return all(text is None or text.strip() for text in (self.first, self.second))
 
 
 class Columns(NamedTuple):
@@ -86,10 +91,11 @@ class TextTask(Task[Text, Array]):
                     columns = task.find_columns(row, where, labelled=labelled, earlier=names)
                     names = list(row)
                 example = task.example(row, where, columns, labelled=labelled)
-                blank += not (example.first + (example.second or "")).strip()
+                blank += not example.is_complete
                 yield example
             if blank:
-                warn(f"{source}: rows without text: {blank}; they are kept")
+                part = "one of their texts" if task.text_pair else "text"
+                warn(f"{source}: rows without {part}: {blank}; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         """Yield the rows of a table; plain text without labels has one text a line."""
@@ -134,16 +140,22 @@ class TextTask(Task[Text, Array]):
     def find_columns(
         self, row: Mapping[str, Any], where: str, *, labelled: bool, earlier: Sequence[str]
     ) -> Columns:
-        """Return the columns of a row; raise UserError where it lacks one that is needed.
+        """Return the columns of a row; raise UserError where it lacks one that is needed, or where
+        one is named for two purposes.
 
         `earlier` are the columns of the row before.
         """
         columns = self.columns(row)
+        if columns.text == columns.text_pair:
+            refuse_same_column(where, columns.text, "--text", "--text-pair")
         for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
             if name:
                 require_column(row, name, where, flag=flag, may_be_number=True, earlier=earlier)
         if labelled:
             for name in self.label_columns(columns):
+                for flag, text in zip(("--text", "--text-pair"), columns, strict=False):
+                    if name == text:
+                        refuse_same_column(where, name, flag, "--label")
                 require_column(
                     row, name, where, flag="--label", may_be_number=True, earlier=earlier
                 )
@@ -185,3 +197,10 @@ class TextTask(Task[Text, Array]):
     def canonical_label(self, label: str | None) -> str | None:
         """Return the label that a spelling stands for."""
         return label
+
+
+def refuse_same_column(where: str, name: str, first: str, second: str) -> NoReturn:
+    raise UserError(
+        f"{where}: {first} and {second} are both the column {name!r}; name another one for one of "
+        "them"
+    )

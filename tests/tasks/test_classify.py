@@ -229,6 +229,24 @@ def test_plus_and_minus_are_labels(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "options", [{"text": "label"}, {"text_pair": "text"}, {"text_pair": "label"}], ids=str
+)
+def test_one_column_for_two_purposes_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=wording("one_column_for_two_purposes_is_refused")):
+        read(tmp_path / "a.csv", "text,label\na,1\n", **options)
+
+
+def test_an_empty_text_of_a_pair_is_counted_too(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"a\.csv: rows without one of their texts: 2; they are"):
+        read(tmp_path / "a.csv", "text,text_pair,label\na,,1\n,b,2\na,b,1\n")
+
+
+def test_a_column_counted_backwards_is_refused_with_the_number_of_the_last(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no column '-1'.*from 0, so the last one here is 1$"):
+        read(tmp_path / "a.csv", "text,label\na,1\n", label="-1")
+
+
 @pytest.mark.parametrize("lacking", ["label", "text_pair"])
 def test_a_column_that_one_row_alone_lacks_is_not_called_missing(
     tmp_path: Path, lacking: str

@@ -345,3 +345,9 @@ def test_a_row_that_cannot_be_used_is_refused_by_its_line(
     path = written(tmp_path / "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' + json.dumps(row))
     with pytest.raises(UserError, match=f"a.jsonl:2: {message}"):
         read_rows(path)
+
+
+def test_empty_words_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", json.dumps({"tokens": ["a", ""], "tags": ["O", "O"]}))
+    with pytest.warns(UserWarning, match=r"a\.jsonl: words without text: 1; they are kept"):
+        read_rows(path)
