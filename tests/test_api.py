@@ -16,6 +16,7 @@ import electra
 from electra.api.results import FinetuneResult, PretrainResult
 from electra.config import SettingError
 from electra.pretraining.recipe import load_recipe
+from electra.tasks.classify import Classify
 from tests.tasks.toys import keyword_rows, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -265,10 +266,12 @@ def test_rows_to_train_on_are_no_rows_to_score_on(tiny: Path, tmp_path: Path) ->
         ("classify", {"train": ROWS, "settings": {"length": 999}}, '"] = 999: the model'),
         ("classifi", {"train": ROWS}, "^task='classifi': unknown; did you mean classify"),
         ("glue", {"data": "glue"}, "name one: glue/rte"),
+        (None, {"train": ROWS}, "task is a NoneType; give a Task, or the name of one: .*classify"),
+        (Classify, {"train": ROWS}, r"Classify is a class; .* instance of it: task=Classify\(\)"),
     ],
 )
 def test_finetune_says_which_keyword_is_wrong(
-    tiny: Path, tmp_path: Path, task: str, keywords: dict[str, Any], message: str
+    tiny: Path, tmp_path: Path, task: Any, keywords: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(electra.UserError, match=message):
         electra.finetune(tiny, task, output_dir=tmp_path / "run", quiet=True, **keywords)
@@ -390,8 +393,9 @@ def test_a_missing_text_is_answered_as_an_empty_one_and_counted(
     tuned: FinetuneResult, missing: float | None
 ) -> None:
     inputs = ["a dog", missing]
-    with pytest.warns(UserWarning, match="inputs: rows without text: 1; they are kept"):
+    with pytest.warns(UserWarning, match="inputs: rows without text: 1; they are kept") as warned:
         answers = electra.load(tuned).predict(inputs)
+    assert warned[0].filename == __file__  # the line of the caller, and none of the package
     assert answers[1]["probabilities"] == electra.load(tuned).predict([""])[0]["probabilities"]
     for texts in (inputs, [{"text": item} for item in inputs]):
         with pytest.warns(UserWarning, match="texts: rows without text: 1; they are kept"):

@@ -16,7 +16,7 @@ from electra.config import UserError
 from electra.data.tables import Table
 from electra.finetuning.finetune import finetune_with_options, reporter
 from electra.finetuning.options import FinetuneOptions, FrozenEncoder
-from electra.tasks.task import AnyTask
+from electra.tasks.task import AnyTask, Task
 
 DEV_SHARE = 0.1  # of the training data, where no dev data is given
 
@@ -172,10 +172,11 @@ def build_task(arguments: FinetuneArguments) -> tuple[AnyTask, list[str]]:
     if isinstance(arguments.class_weights, Mapping):
         given["class_weights"] = json.dumps(dict(arguments.class_weights))
     flags, task = as_flags(arguments.settings), arguments.task
-    if not isinstance(task, str):
+    if isinstance(task, Task):
         if given:
             raise UserError(f"{next(iter(given))}= goes with the name of a task, not with a Task")
         return task, flags
+    refuse_other_task(task)
     if task.lower() == "glue":
         raise UserError("task='glue': nine tasks, each with a model of its own; name one: glue/rte")
     kind = tasks.task_class(task)
@@ -186,6 +187,19 @@ def build_task(arguments: FinetuneArguments) -> tuple[AnyTask, list[str]]:
             raise UserError(f"{name}= does not go with task={task!r}, which has {', '.join(own)}")
     encoder = FrozenEncoder(**field_values(FrozenEncoder, arguments))
     return tasks.find_task(task, **options, **encoder.task_options()), flags
+
+
+def refuse_other_task(task: object) -> None:
+    """Raise UserError for a task that is neither a name nor a Task."""
+    if isinstance(task, type) and issubclass(task, Task):
+        raise UserError(
+            f"task={task.__name__} is a class; give an instance of it: task={task.__name__}()"
+        )
+    if not isinstance(task, str):
+        names = ", ".join([*tasks.NAMES, tasks.SIMILAR])
+        raise UserError(
+            f"task is a {type(task).__name__}; give a Task, or the name of one: glue/NAME, {names}"
+        )
 
 
 def find_data(arguments: FinetuneArguments) -> dict[str, list[Table]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -57,10 +58,19 @@ def as_items(
     if not isinstance(data, Mapping):
         for method, arguments in TO_ROWS:
             if hasattr(data, method):
+                refuse_repeated_columns(data, name=name)
                 return list(getattr(data, method)(*arguments))
         if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
             return list(data)
     raise UserError(f"{name} is a {type(data).__name__}; give {accepted}")
+
+
+def refuse_repeated_columns(data: object, *, name: str) -> None:
+    """Raise UserError for a DataFrame with two columns of one name: a dict of a row keeps one."""
+    columns = getattr(data, "column_names", getattr(data, "columns", ()))
+    counts = Counter(map(str, columns))
+    if repeated := [column for column, count in counts.items() if count > 1]:
+        raise UserError(f"{name}: column {min(repeated)!r} is named more than once; rename one")
 
 
 def holds_rows(items: Sequence[object], *, name: str) -> bool:

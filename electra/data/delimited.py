@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError, suggest
@@ -16,6 +17,7 @@ from electra.data.table_layout import Layout, detect_layout, looks_like_data
 # Of CSV or TSV; a row that is split into its fields takes some twenty times as much memory.
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 10_000
+NEGATIVE = re.compile(r"-\d+")
 MAX_NAME_WORDS = 3  # of a column; a name with more may be a row of data
 # By a part of what Python's reader says, which does not tell a user what to do.
 REMEDIES = {
@@ -144,20 +146,35 @@ def find_column(row: Mapping[str, Any], name: str) -> str:
 
 
 def require_column(
-    row: Mapping[str, Any], name: str, where: str, *, flag: str = "", may_be_number: bool = False
+    row: Mapping[str, Any],
+    name: str,
+    where: str,
+    *,
+    flag: str = "",
+    may_be_number: bool = False,
+    earlier: Collection[str] = (),
 ) -> Any:
     """Return a row's value in a column; raise UserError with the columns of the row, and the flag
     that names another, if it has none. For a classifier a column may be named by its number.
+
+    `earlier` are the columns of the row before: one that is among them is missing here alone.
     """
     if name in row:
         return row[name]
+    if name in earlier:
+        raise UserError(
+            f"{where}: this row has no {name!r}, as the rows before have; fill it in, or leave the "
+            "row out"
+        )
     message = (
         f"{where}: no column {name!r}{suggest(name, row)}; columns here are "
         f"{', '.join(map(str, row)) or 'none'}"
     )
     if flag:
         message += f"; name the right one with {flag}"
-    if may_be_number and any(is_hardly_a_name(str(column)) for column in row):
+    if may_be_number and NEGATIVE.fullmatch(name):
+        message += f"; columns are counted from 0, so the last one here is {len(row) - 1}"
+    elif may_be_number and any(is_hardly_a_name(str(column)) for column in row):
         message += (
             "; if the file has no header line, say --no-header and name columns by number, "
             "counted from 0: --text 1 --label 0"

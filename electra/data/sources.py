@@ -6,6 +6,7 @@ import glob
 import hashlib
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ HUB_NAME = re.compile(
     r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )
 CONTENT_HASH = "sha256_of_blocks"  # the key of a fingerprint that needs the file to be read
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 BLOCK_BYTES = 64 * 1024
 # Files up to 256 MB are hashed whole; of larger ones no more than that is hashed.
 MAX_HASHED_BLOCKS = 4096
@@ -80,8 +82,14 @@ class Source:
 
 
 def warn(message: str) -> None:
-    """Report a message as a Python warning, the default of every `report` parameter."""
-    warnings.warn(reword.get()(message), stacklevel=3)
+    """Report a message as a Python warning, the default of every `report` parameter.
+
+    It is shown with the line that called the package, not with one of the package.
+    """
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(reword.get()(message), stacklevel=level)
 
 
 def resolve(corpus: Sequence[str | Path], *, report: Report = warn) -> list[Source]:

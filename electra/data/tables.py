@@ -17,8 +17,8 @@ from electra.data import lines, parquet
 from electra.data.delimited import find_column as find_column
 from electra.data.delimited import read_delimited
 from electra.data.delimited import require_column as require_column
+from electra.data.json_rows import PANDAS, read_json_lines, read_json_rows
 from electra.data.json_rows import LocatedRow as LocatedRow
-from electra.data.json_rows import read_json_lines, read_json_rows
 from electra.data.lines import check_encodable, open_source
 from electra.data.sources import (
     HUB_NAME,
@@ -37,6 +37,15 @@ BINARY = (".xlsx", ".xls", ".ods", ".zip", ".pdf", ".docx", ".feather", ".arrow"
 MAX_JSON_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, decompressed
 # One way to match any digits: `\d+\.?\d*` would try all ways to split a long run of them in two.
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
+
+# By the type of a value that should be text, what to do.
+NO_TEXT: dict[type, str] = {
+    int: "; write it as text",
+    float: "; write it as text",
+    bytes: "; decode it first: value.decode()",
+    dict: "; flatten it first: give the text a column of its own",
+    list: f"; join its parts first, or, if it is a whole column, write one object a row{PANDAS}",
+}
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ def require_text(
             return ""
         raise UserError(f"{where}: {name!r} is missing; fill it in, or leave the row out")
     if not isinstance(value, str):
-        remedy = "; write it as text" if isinstance(value, (int, float)) else ""
+        remedy = next((r for kind, r in NO_TEXT.items() if isinstance(value, kind)), "")
         raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text{remedy}")
     check_encodable(value, where)
     return value

@@ -12,7 +12,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from electra import atomic
-from electra.config import RunFailed
+from electra.config import RunFailed, UserError, suggest_or_list
 from electra.engine.distributed import World
 from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult
@@ -135,7 +135,12 @@ def gather_outputs(world: World, mine: dict[int, Outputs]) -> dict[int, Outputs]
 
 def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Scores:
     dev = state.setup.dev
-    return {name: task.score(dev[name].examples, answers[name]) for name in answers}
+    by_split = {name: task.score(dev[name].examples, answers[name]) for name in answers}
+    for scores in by_split.values():
+        if task.metric not in scores:
+            hint = suggest_or_list(task.metric, scores)
+            raise UserError(f"--metric {task.metric}: {task.name} is not scored by it{hint}")
+    return by_split
 
 
 def score_classes(

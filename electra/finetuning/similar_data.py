@@ -13,6 +13,7 @@ from electra.data.tables import Table, parse_number, read_rows, require_column, 
 from electra.finetuning.similar_settings import SimilarConfig
 from electra.tasks.features import Array
 from electra.tasks.metrics import pearson, spearmanr
+from electra.tasks.texts import refuse_same_column
 
 Form = Literal["pairs", "scores", "triplets"]
 METRICS: dict[Form, str] = {
@@ -99,6 +100,8 @@ def find_form(row: Mapping[str, Any], config: SimilarConfig, where: str, *, is_d
     Raise UserError where it lacks a column that was named. Dev data may hold another form than the
     training data, and so lack a column of that.
     """
+    if config.text == config.text_pair:
+        refuse_same_column(where, config.text, "--text", "--text-pair")
     form: Form = "pairs"
     if config.negative in row:
         form = "triplets"

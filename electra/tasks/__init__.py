@@ -75,7 +75,7 @@ def kind_class(kind: str) -> type[AnyTask]:
     """Return the class of tasks of this kind."""
     known = KINDS.get(kind)
     if known is None:
-        raise UserError(f"unknown kind of task {kind!r}{suggest_or_list(kind, KINDS)}")
+        raise UserError(unknown_kind(kind))
     if not isinstance(known, str):
         return known
     return import_task(known)
@@ -153,9 +153,20 @@ def take_value(remaining: list[str], flag: str, *, hint: Any) -> str:
 def restore_task(settings: Mapping[str, Any], *, source: str) -> AnyTask:
     """Return the task that a model folder stores."""
     try:
-        return kind_class(settings["kind"]).from_settings(settings)
+        kind = settings["kind"]
+        if kind in KINDS:
+            return kind_class(kind).from_settings(settings)
     except (TypeError, KeyError, ValueError) as error:
         raise UserError(
             f"{source}: electra_task cannot be read ({error}); the folder is damaged, or was "
             "written by another version"
         ) from None
+    raise UserError(f"{source}: {unknown_kind(kind)}")
+
+
+def unknown_kind(kind: object) -> str:
+    return (
+        f"unknown kind of task {kind!r}{suggest_or_list(str(kind), KINDS)}; for a task of your "
+        "own, import the module that adds its class to electra.tasks.KINDS, or run it as the "
+        "command (docs/finetuning.md)"
+    )

@@ -72,6 +72,7 @@ class Choose(Task[Choice, Array]):
     """Each option is a row with one score. An answer is their softmax, probabilities [C]."""
 
     kind: ClassVar[str] = "choose"
+    inputs: ClassVar[tuple[str, ...]] = ("context", "question", "options")
     inference_options: ClassVar[tuple[str, ...]] = (
         "context",
         "question",
@@ -90,10 +91,15 @@ class Choose(Task[Choice, Array]):
     projected: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.first_label not in (None, 0, 1):
             raise UserError(
                 f"--first-label {self.first_label}: positions are counted from 0 or from 1"
             )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("accuracy",)
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:

@@ -158,11 +158,6 @@ class Classify(TextTask):
         if not regression:
             return replace(self, regression=False, extent=())
         extent = self.extent
-        if any(abs(value) > MAX_SCORE for value in values):
-            raise UserError(
-                f"labels of a regression may be up to {MAX_SCORE:g}, and there is one of "
-                f"{max(values, key=abs):g}; correct it, or scale them"
-            )
         if values and not extent:
             extent = min(values), max(values)
         metrics = self.metrics or SCORE_METRICS
@@ -186,12 +181,9 @@ class Classify(TextTask):
         for example in examples:
             if example.label is None:
                 continue
-            if self.regression and parse_number(example.label) is None:
-                raise UserError(
-                    f"{example.where}: label {example.label!r} is not a number, and this is a "
-                    "regression; correct it, or fine-tune with --regression false for classes"
-                )
-            if not self.regression and example.label not in self.label2id:
+            if self.regression:
+                self.check_score(example)
+            elif example.label not in self.label2id:
                 raise UserError(
                     f"{example.where}: label {example.label!r} was never seen in training, where "
                     f"they are {list_labels(self.labels)}; correct it, or add rows with it to the "
@@ -203,6 +195,20 @@ class Classify(TextTask):
             warn(
                 f"{examples[0].where}: all {len(examples):,} rows have the label {labels.pop()!r}; "
                 "an answer that ignores the text is right about all of them. Check --label"
+            )
+
+    def check_score(self, example: Text) -> None:
+        """Raise UserError for a label that is no score of a regression."""
+        score = parse_number(example.label)
+        if score is None:
+            raise UserError(
+                f"{example.where}: label {example.label!r} is not a number, and this is a "
+                "regression; correct it, or fine-tune with --regression false for classes"
+            )
+        if abs(score) > MAX_SCORE:
+            raise UserError(
+                f"{example.where}: {self.label!r} is {example.label}, and labels of a regression "
+                f"may be up to {MAX_SCORE:g}; correct it, or scale them"
             )
 
     @property

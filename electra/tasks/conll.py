@@ -31,6 +31,7 @@ DETECTION_LINES = 1000  # read to tell what kind of text a file holds
 TAGGED_LINE = re.compile(r"\S+[ \t](.*[ \t])?(O|[BIESLU]-\S+)[ \t]*")
 # A list of texts as JSON and Python write it; in a sentence, a blank follows the bracket.
 LIST_TEXT = re.compile(r"\[(['\"].*['\"])?\]", re.DOTALL)
+TAG_NAMES = "write tags by their names (B-PER, not 1)"
 SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2"}
 
 
@@ -146,23 +147,29 @@ def sentences_from_rows(
 
     A cell is a list, JSON of a list, or a text with blanks between.
     """
+    blank = 0
     for where, row in read_rows(table):
         name = next((name for name in words if name in row), words[0])
-        sentence_words = text_list(require_column(row, name, where, flag="--words"), name, where)
+        value = require_column(row, name, where, flag="--words")
+        sentence_words = text_list(value, name, where, remedy="write every word as text")
+        blank += sum(not word.strip() for word in sentence_words)
         column = next((name for name in tags if name in row), tags[0])
         if not labelled and row.get(column) is None:
             yield Sentence(where, sentence_words, None, row)
             continue
-        sentence_tags = text_list(require_column(row, column, where, flag="--tags"), column, where)
+        value = require_column(row, column, where, flag="--tags")
+        sentence_tags = text_list(value, column, where, remedy=TAG_NAMES)
         if len(sentence_tags) != len(sentence_words):
             raise UserError(
                 f"{where}: {len(sentence_words)} words in {name!r}, but {len(sentence_tags)} tags "
                 f"in {column!r}; each word needs one"
             )
         yield Sentence(where, sentence_words, sentence_tags, None if labelled else row)
+    if blank:
+        warn(f"{table}: words without text: {blank}; they are kept")
 
 
-def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:
+def text_list(value: Any, name: str, where: str, *, remedy: str) -> tuple[str, ...]:
     """Return a cell's texts, which are a list or have blanks between."""
     items: Any = value
     if isinstance(value, str):
@@ -176,7 +183,7 @@ def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:
         if not isinstance(item, str):
             raise UserError(
                 f"{where}: {name!r} holds {item!r}, which is {type(item).__name__}, not text; "
-                "write tags by their names (B-PER, not 1)"
+                f"{remedy}"
             )
         check_encodable(item, where)
     return tuple(items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -209,17 +209,25 @@ def add_input_columns(
 ) -> dict[str, Any]:
     """Return a prediction after the columns of its row.
 
-    A column that has the name of a field of the prediction is called input_NAME, unless the
-    prediction holds the same value, as its id or as the gold label.
+    A column that has the name of a field of the prediction is called input_NAME, or
+    input_input_NAME where there is such a column, unless the prediction holds the same value, as
+    its id or as the gold label.
     """
-    columns: dict[str, Any] = {}
-    for name, value in (row or {}).items():
+    row, columns = row or {}, {}
+    for name, value in row.items():
         if name not in prediction:
             columns[name] = value
         elif name != "id" and str(value).strip() not in ("", "None", str(prediction.get("gold"))):
-            columns[f"input_{name}"] = value
+            columns[free_name(name, (*row, *prediction))] = value
     columns.update(prediction)
     return columns
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return the name that a column of the input has where `name` is a field of the prediction."""
+    while name in taken:
+        name = f"input_{name}"
+    return name
 
 
 def evaluate(

@@ -10,14 +10,6 @@ from electra.tasks.choose import Choose
 from electra.tasks.glue import Glue
 from electra.tasks.task import AnyTask, Task
 
-# The fields of a task that name the columns of its inputs.
-INPUTS = {
-    "classify": ("text", "text_pair"),
-    "span": ("question", "context"),
-    "tag": ("row_words",),
-    "choose": ("context", "question", "options"),
-}
-
 
 def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
     """Return one input as a row with the columns of the task."""
@@ -31,10 +23,15 @@ def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
     columns = input_columns(task)
     if isinstance(task, Choose) and any(isinstance(value, (list, tuple)) for value in values):
         columns = columns_with_list(task)
-    if len(values) != len(columns):
-        expected = " and ".join(columns) or "a dict with its columns"
+    if not columns:
         raise UserError(
-            f"{where}: {len(values)} values, where this model takes {len(columns)}: {expected}"
+            f"{where}: the task {task.name} names no columns in `inputs` for bare texts; give a "
+            "dict with its columns"
+        )
+    if len(values) != len(columns):
+        raise UserError(
+            f"{where}: {len(values)} values, where this model takes {len(columns)}: "
+            f"{' and '.join(columns)}"
         )
     return dict(zip(columns, values, strict=True))
 
@@ -51,8 +48,8 @@ def input_columns(task: Task[Any, Any]) -> list[str]:
         pairs = ((task.text, task.layout.first), (task.text_pair, task.layout.second))
         return [own or official[0] for own, official in pairs if own or official]
     columns: list[str] = []
-    for field in INPUTS.get(task.kind, ()):
-        value = getattr(task, field)
+    for name in task.inputs:
+        value = getattr(task, name, name)
         if isinstance(value, tuple):
             columns += value
         elif value:

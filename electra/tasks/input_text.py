@@ -18,7 +18,7 @@ from electra.data.lines import check_encodable
 from electra.data.sources import compression_suffix
 from electra.data.tables import FORMATS, Table, find_table, is_hub_name
 from electra.escape import reword
-from electra.tasks.classify import Classify
+from electra.tasks.input_rows import input_columns
 from electra.tasks.tag import Tag
 from electra.tasks.task import AnyTask
 
@@ -116,20 +116,21 @@ def copy_standard_input(folder: Path) -> Path:
 def write_sentence(sentence: str, task: AnyTask, folder: Path) -> Path:
     """Write one text to a file that the task reads."""
     check_encodable(sentence, "the sentence")
-    path = folder / "sentence.txt"
-    content = " ".join(sentence.split())
-    if isinstance(task, Classify):
-        columns = task.columns({})
-        if columns.text_pair:
-            raise UserError(
-                f"{task.name} reads pairs of texts; write them to a file with the columns "
-                f"{columns.text} and {columns.text_pair}, and name it"
-            )
+    columns = input_columns(task)
+    if isinstance(task, Tag):
+        path = folder / "sentence.txt"
+        content = " ".join(sentence.split())
+    elif len(columns) == 1:
         path = folder / "sentence.jsonl"
-        content = json.dumps({columns.text: sentence})
-    elif not isinstance(task, Tag):
+        content = json.dumps({columns[0]: sentence})
+    elif columns:
         raise UserError(
-            f"{task.name} reads more than one text for each answer; write its columns to a file, "
+            f"{task.name} reads more than one text for each answer; write them to a file with the "
+            f"columns {' and '.join(columns)}, and name it"
+        )
+    else:
+        raise UserError(
+            f"{task.name} names no column in `inputs` for a sentence; write its columns to a file, "
             "and name it"
         )
     path.write_text(content + "\n", encoding="utf8")

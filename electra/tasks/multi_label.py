@@ -68,8 +68,7 @@ class MultiLabel(Classify):
             return None, read_indicators(row, names, where)
         value = row.get(columns.label)
         if isinstance(value, (list, tuple)):
-            items = [self.part_of(label_text(item, where) or "") for item in value]
-            return None, tuple(dict.fromkeys(item for item in items if item))
+            return None, self.read_list(value, columns.label, where)
         label = label_text(value, where)
         if label is None and labelled:
             return None, ()
@@ -79,6 +78,18 @@ class MultiLabel(Classify):
                 "a|b, or rows with lists to a .jsonl file"
             )
         return label, None
+
+    def read_list(self, items: Sequence[Any], column: str, where: str) -> tuple[str, ...]:
+        labels = []
+        for item in items:
+            label = label_text(item, where)
+            if label is None:
+                raise UserError(
+                    f"{where}: {column!r} holds {item!r} in its list, which is no label; correct "
+                    "it, or leave it out of the list"
+                )
+            labels.append(self.part_of(label))
+        return tuple(dict.fromkeys(label for label in labels if label))
 
     def part_of(self, label: str) -> str:
         if self.label_part == "coarse":

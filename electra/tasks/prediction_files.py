@@ -17,7 +17,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.console import print_data
 from electra.data.tables import Table, find_table
-from electra.tasks.inference import ensemble_task, stream_answers
+from electra.tasks.inference import ensemble_task, free_name, stream_answers
 from electra.tasks.models import FinetunedModel
 from electra.tasks.submissions import server_file, write_glue, write_squad
 from electra.tasks.task import AnyTask
@@ -174,7 +174,10 @@ def flatten_record(record: Mapping[str, Any]) -> dict[str, Any]:
         items: Iterable[tuple[object, float]] = enumerate(value)
         if isinstance(value, Mapping):
             items = value.items()
-        flat |= {f"probability_{label}": probability for label, probability in items}
+        probabilities = {f"probability_{label}": probability for label, probability in items}
+        for name in [name for name in flat if name in probabilities]:
+            flat[free_name(name, record)] = flat.pop(name)
+        flat |= probabilities
     return flat
 
 

@@ -139,7 +139,9 @@ def read_length(folder: Path) -> int | None:
 def complete_options(options: EmbedOptions, folder: Path, *, positions: int) -> EmbedOptions:
     """Return the options with what the folder says of pooling, where they do not say it."""
     stated = read_pooling(folder) or Pooling()
-    length = min(stated.length or positions, positions)
+    length = options.length
+    if length is None:
+        length = min(stated.length or positions, positions)
     normalize = options.normalize
     if normalize is None:
         normalize = stated.normalize and options.pool != "tokens"
@@ -147,5 +149,5 @@ def complete_options(options: EmbedOptions, folder: Path, *, positions: int) -> 
         options,
         pool=options.pool or stated.pool,
         normalize=normalize,
-        length=options.length or length,
+        length=length,
     )

@@ -65,6 +65,7 @@ class Span(Task[Question, SpanAnswer]):
 
     kind: ClassVar[str] = "span"
     pools: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     inference_options: ClassVar[tuple[str, ...]] = (
         "question",
         "context",
@@ -84,6 +85,7 @@ class Span(Task[Question, SpanAnswer]):
     beam: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.head_kind not in HEADS:
             raise UserError(f"--head must be one of {', '.join(HEADS)}, found {self.head_kind!r}")
         for name in ("stride", "question_length", "answer_length", "beam"):
@@ -91,6 +93,12 @@ class Span(Task[Question, SpanAnswer]):
                 raise UserError(
                     f"--{name.replace('_', '-')} must be at least 1, found {getattr(self, name)}"
                 )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        if not self.unanswerable:
+            return "f1", "exact_match"
+        return "f1", "exact_match", "best_f1", "best_exact_match"
 
     @classmethod
     def from_name(cls, name: str = "span", **options: Any) -> Self:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import UserError
+from electra.data.sources import warn
 from electra.data.tables import (
     Table,
     find_table,
@@ -104,7 +105,12 @@ class QuestionReader:
             questions = self.questions(source)
             if self.labelled:
                 questions = refuse_repeated_ids(questions)
-            yield from questions
+            blank = 0
+            for question in questions:
+                blank += not (question.question.strip() and question.context.strip())
+                yield question
+            if blank:
+                warn(f"{source}: without a question or its paragraph: {blank}; they are kept")
 
     def questions(self, source: Table) -> Iterator[Question]:
         if source.format == "json":

@@ -61,6 +61,7 @@ class Tag(Task[Sentence, Array]):
 
     kind: ClassVar[str] = "tag"
     pools: ClassVar[bool] = False
+    inputs: ClassVar[tuple[str, ...]] = ("row_words",)
     inference_options: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
     metric: str = "f1"
     words: str = TOKENS  # of rows a name, of CoNLL columns a number
@@ -71,6 +72,7 @@ class Tag(Task[Sentence, Array]):
     lstm_width: int = 768  # of the tagger that reads a frozen encoder: BERT's
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.scheme not in ("auto", *SCHEMES):
             raise UserError(f"--scheme {self.scheme}: unknown; choose auto, {', '.join(SCHEMES)}")
         if self.lstm_width < 1:
@@ -81,6 +83,10 @@ class Tag(Task[Sentence, Array]):
                 scheme = "plain"
             object.__setattr__(self, "scheme", scheme)
             object.__setattr__(self, "metric", metric_of(scheme))
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return "f1", "accuracy"
 
     # ---- examples --------------------------------------------------------------------------------
 

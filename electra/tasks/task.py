@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from electra.config import build
+from electra.config import UserError, build, suggest_or_list
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
@@ -29,7 +29,11 @@ Outputs: TypeAlias = Mapping[str, Array]  # of one unit
 
 
 class Example(Protocol):
-    """What a task reads. Only the task itself knows more of it than where it was read."""
+    """What a task reads. Only the task itself knows more of it than where it was read.
+
+    Where it has an attribute `row`, the row that it was read from, predictions begin with its
+    columns.
+    """
 
     @property
     def where(self) -> str:
@@ -95,6 +99,9 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     kind: ClassVar[str]  # classify, span, tag, choose: the key of the class in a saved model
     # Fields that may be set again for inference: the columns of the files, mostly.
     inference_options: ClassVar[tuple[str, ...]] = ()
+    # What a bare input, such as a text or a pair of texts, fills, in the order of its parts: fields
+    # that hold names of columns, or columns. Empty: inputs are rows.
+    inputs: ClassVar[tuple[str, ...]] = ()
     pools: ClassVar[bool] = True  # one vector stands for a row; False: the head reads every token
     name: str  # glue/rte, squad-2.0, classify
     metric: str  # the score that counts
@@ -105,6 +112,16 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     pooling: Literal["cls", "mean"] = "cls"
     # How spans and tags are encoded, learnt and searched: our way, or that of the official code.
     conventions: Literal["default", "official"] = "default"
+
+    def __post_init__(self) -> None:
+        if self.metric_names and self.metric not in self.metric_names:
+            hint = suggest_or_list(self.metric, self.metric_names)
+            raise UserError(f"--metric {self.metric}: {self.name} is not scored by it{hint}")
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that `metric` may be; empty where only `score` knows them."""
+        return ()
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 from electra.config import UserError
 from electra.data.sources import warn
@@ -39,6 +39,11 @@ class Text:
     row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
     labels: tuple[str, ...] | None = None  # of a row that may have several; or `label` holds them
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no text is empty."""
+        return all(text is None or text.strip() for text in (self.first, self.second))
+
 
 class Columns(NamedTuple):
     """The columns of a row; empty where there is none."""
@@ -53,6 +58,7 @@ class Columns(NamedTuple):
 class TextTask(Task[Text, Array]):
     """A task on a text or a pair of texts; it knows the columns that they and the label are in."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     inference_options: ClassVar[tuple[str, ...]] = (
         "text",
         "text_pair",
@@ -77,17 +83,19 @@ class TextTask(Task[Text, Array]):
         task = self
         for source in tables:
             blank = 0
-            names: list[str] | None = None
+            names: list[str] = []
             for where, row in self.rows(source, labelled=labelled):
                 if task.text_pair is None:
                     task = task.find_pair(row, labelled=labelled)
                 if names != list(row):  # mostly all rows have the same, in the same order
-                    names, columns = list(row), task.find_columns(row, where, labelled=labelled)
+                    columns = task.find_columns(row, where, labelled=labelled, earlier=names)
+                    names = list(row)
                 example = task.example(row, where, columns, labelled=labelled)
-                blank += not (example.first + (example.second or "")).strip()
+                blank += not example.is_complete
                 yield example
             if blank:
-                warn(f"{source}: rows without text: {blank}; they are kept")
+                part = "one of their texts" if task.text_pair else "text"
+                warn(f"{source}: rows without {part}: {blank}; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         """Yield the rows of a table; plain text without labels has one text a line."""
@@ -129,22 +137,34 @@ class TextTask(Task[Text, Array]):
         )
         return Columns(text, text_pair, label, "id" if "id" in row else "")
 
-    def find_columns(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Columns:
-        """Return the columns of a row; raise UserError where it lacks one that is needed."""
+    def find_columns(
+        self, row: Mapping[str, Any], where: str, *, labelled: bool, earlier: Sequence[str]
+    ) -> Columns:
+        """Return the columns of a row; raise UserError where it lacks one that is needed, or where
+        one is named for two purposes.
+
+        `earlier` are the columns of the row before.
+        """
         columns = self.columns(row)
+        if columns.text == columns.text_pair:
+            refuse_same_column(where, columns.text, "--text", "--text-pair")
         for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
             if name:
-                require_column(row, name, where, flag=flag, may_be_number=True)
+                require_column(row, name, where, flag=flag, may_be_number=True, earlier=earlier)
         if labelled:
             for name in self.label_columns(columns):
-                require_column(row, name, where, flag="--label", may_be_number=True)
+                for flag, text in zip(("--text", "--text-pair"), columns, strict=False):
+                    if name == text:
+                        refuse_same_column(where, name, flag, "--label")
+                require_column(
+                    row, name, where, flag="--label", may_be_number=True, earlier=earlier
+                )
         return columns
 
     def example(
         self, row: Mapping[str, Any], where: str, columns: Columns, *, labelled: bool
     ) -> Text:
         """Return a row as an example, given the columns that were found for it."""
-        label, labels = self.read_label(row, columns, where, labelled=labelled)
         # To predict, a missing text is read as CSV's empty cell is.
         first = require_text(row, columns.text, where, may_be_missing=not labelled)
         second, id = None, None
@@ -152,6 +172,7 @@ class TextTask(Task[Text, Array]):
             second = require_text(row, columns.text_pair, where, may_be_missing=not labelled)
         if columns.id and row.get(columns.id) is not None:
             id = str(row[columns.id])
+        label, labels = self.read_label(row, columns, where, labelled=labelled)
         return Text(where, first, second, label, id, None if labelled else row, labels)
 
     def label_columns(self, columns: Columns) -> tuple[str, ...]:
@@ -176,3 +197,10 @@ class TextTask(Task[Text, Array]):
     def canonical_label(self, label: str | None) -> str | None:
         """Return the label that a spelling stands for."""
         return label
+
+
+def refuse_same_column(where: str, name: str, first: str, second: str) -> NoReturn:
+    raise UserError(
+        f"{where}: {first} and {second} are both the column {name!r}; name another one for one of "
+        "them"
+    )

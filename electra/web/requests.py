@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -100,7 +101,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON object, bounded in depth and numbers; raise RequestError otherwise."""
     try:
         text = body.decode("utf-8-sig")
-        value = json.loads(text, parse_int=parse_integer, parse_constant=refuse_constant)
+        value = json.loads(
+            text,
+            parse_int=parse_integer,
+            parse_constant=refuse_constant,
+            object_pairs_hook=refuse_repeated_keys,
+        )
         check_bounds(value)
         if "\\ud" in text.lower():
             check_surrogates(value)
@@ -124,6 +130,15 @@ def parse_integer(digits: str) -> int:
 
 def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def refuse_repeated_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError where a key is there twice, as one would be lost."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"the key {quote(counts.most_common(1)[0][0])} is there more than once")
+    return value
 
 
 def json_type(value: object) -> str:
@@ -202,4 +217,6 @@ def take_number(
 def as_request_error(error: UserError) -> RequestError:
     """Return the answer to input that a reader of the package refuses."""
     text = str(error).strip()
-    return RequestError(400, text[:1].upper() + text[1:] + ".")
+    if text.partition(" ")[0].isalpha():  # not the name of a file
+        text = text[:1].upper() + text[1:]
+    return RequestError(400, f"{text}.")

@@ -79,6 +79,11 @@ def test_a_column_that_is_named_and_not_there_is_refused(field: str, tmp_path: P
         read(tmp_path / "a.csv", "text,text_pair,mark\na,b,0\n", named)
 
 
+def test_one_column_for_both_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.csv:2: --text and --text-pair are both the column"):
+        read(tmp_path / "a.csv", "text,mark\na,0\n", replace(CONFIG, text_pair="text"))
+
+
 def test_labelled_pairs_are_not_taken_for_similar_texts(tmp_path: Path) -> None:
     content = "text,text_pair,label\na,b,0\n"
     with pytest.raises(UserError, match=r"a\.csv:2: a column 'label' is not .*--score label reads"):

@@ -12,7 +12,7 @@ import torch
 
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.data.tables import find_table
+from electra.data.tables import find_table, table_of_rows
 from electra.data.wordpiece import WordPiece
 from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
@@ -229,6 +229,45 @@ def test_plus_and_minus_are_labels(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "options", [{"text": "label"}, {"text_pair": "text"}, {"text_pair": "label"}], ids=str
+)
+def test_one_column_for_two_purposes_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=wording("one_column_for_two_purposes_is_refused")):
+        read(tmp_path / "a.csv", "text,label\na,1\n", **options)
+
+
+def test_an_empty_text_of_a_pair_is_counted_too(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"a\.csv: rows without one of their texts: 2; they are"):
+        read(tmp_path / "a.csv", "text,text_pair,label\na,,1\n,b,2\na,b,1\n")
+
+
+def test_a_column_counted_backwards_is_refused_with_the_number_of_the_last(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no column '-1'.*from 0, so the last one here is 1$"):
+        read(tmp_path / "a.csv", "text,label\na,1\n", label="-1")
+
+
+@pytest.mark.parametrize("lacking", ["label", "text_pair"])
+def test_a_column_that_one_row_alone_lacks_is_not_called_missing(
+    tmp_path: Path, lacking: str
+) -> None:
+    row = {"text": "a", "text_pair": "b", "label": "x"}
+    rows = [row, {name: value for name, value in row.items() if name != lacking}]
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: this row has no '{lacking}', as the rows"):
+        read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [({"en": "a"}, "dict"), (["good", "bad"], "list"), (b"a", "bytes")],
+    ids=["dict", "list", "bytes"],
+)
+def test_a_value_that_is_no_text_is_refused_with_what_to_do(value: object, remedy: str) -> None:
+    table = table_of_rows([("train, row 1", {"text": value, "label": ["x", "y"]})], name="train")
+    with pytest.raises(UserError, match=wording(f"a_value_that_is_no_text_{remedy}")):
+        list(Classify.from_name("classify").read([table], labelled=True))
+
+
 def test_a_label_that_is_a_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=wording("a_label_that_is_a_list_is_refused")):
         read(tmp_path / "a.jsonl", '{"text": "a", "label": ["x"]}\n')
@@ -319,7 +358,7 @@ def test_classes_that_look_like_scores_are_warned_of(labels: tuple[str, ...]) ->
 
 
 def test_scores_that_float32_cannot_hold_are_refused() -> None:
-    with pytest.raises(UserError, match=r"up to 1e\+30, and there is one of -1e\+301; correct it"):
+    with pytest.raises(UserError, match=wording("a_score_too_large_is_refused")):
         learnt("0.5", "-1e301")
 
 

@@ -333,6 +333,7 @@ def test_rows_without_tags_can_be_read_to_be_tagged(tmp_path: Path) -> None:
             {"tokens": ["a"], "tags": [3]},
             "'tags' holds 3, which is int, not text; write tags by their names",
         ),
+        ({"tokens": ["a", None]}, "'tokens' holds None, .*; write every word as text$"),
         ({"tokens": 7, "tags": ["O"]}, "'tokens' is int; a list of texts is expected"),
         ({"tokens": ["a"]}, "no column 'tags'.*with --tags"),
         ({"word": ["a"]}, "no column 'tokens'.*columns here are word.*with --words"),
@@ -343,4 +344,10 @@ def test_a_row_that_cannot_be_used_is_refused_by_its_line(
 ) -> None:
     path = written(tmp_path / "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' + json.dumps(row))
     with pytest.raises(UserError, match=f"a.jsonl:2: {message}"):
+        read_rows(path)
+
+
+def test_empty_words_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", json.dumps({"tokens": ["a", ""], "tags": ["O", "O"]}))
+    with pytest.warns(UserWarning, match=r"a\.jsonl: words without text: 1; they are kept"):
         read_rows(path)

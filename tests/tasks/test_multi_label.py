@@ -81,6 +81,13 @@ def test_lists_are_read_as_they_are(tmp_path: Path) -> None:
     assert labels_in(tmp_path / "a.jsonl", content) == [*EXPECTED, ()]
 
 
+@pytest.mark.parametrize("missing", ["null", "NaN"])
+def test_what_is_no_label_in_a_list_is_refused(tmp_path: Path, missing: str) -> None:
+    rows = f'{{"text": "x", "label": ["a", "b"]}}\n{{"text": "y", "label": ["b", {missing}]}}\n'
+    with pytest.raises(UserError, match=wording("what_is_no_label_in_a_list_is_refused")):
+        read(tmp_path / "a.jsonl", rows)
+
+
 def test_a_column_of_0_and_1_may_stand_for_each_label(tmp_path: Path) -> None:
     rows = "text,rude,toxic,calm\nx,1.0,1,0\ny,0.0,true,0\nz,0,0,0\n"
     task, examples = read(tmp_path / "a.csv", rows, label="rude,toxic,calm")

@@ -5,25 +5,34 @@ asked like ours.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+import electra
 from electra import tasks
-from electra.data.tables import Table, read_rows, require_column, require_text
+from electra.config import UserError
+from electra.data.tables import Table, find_table, read_rows, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.finetune import finetune
+from electra.tasks import find_task
 from electra.tasks.classification_heads import LinearHead
 from electra.tasks.features import Array, Features, encode_pair
 from electra.tasks.inference import predict
+from electra.tasks.input_rows import input_row
+from electra.tasks.input_text import as_file
 from electra.tasks.models import load_tuned
 from electra.tasks.splits import locate_files
 from electra.tasks.task import Files, Outputs, Task
 from tests.tasks.toys import BY_HEART, written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Text:
     where: str
     text: str
     count: int
+    row: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +48,13 @@ class HowMany(Task[Text, Array]):
     """Answers are the probabilities of none, one, two and three."""
 
     kind: ClassVar[str] = "how-many"
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
     name: str = "how-many"
     metric: str = "accuracy"
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("accuracy",)
 
     def locate(self, data: str) -> Files:
         return locate_files(data)
@@ -50,6 +65,7 @@ class HowMany(Task[Text, Array]):
                 where,
                 require_text(row, "text", where),
                 int(require_column(row, "count", where)) if labelled else 0,
+                row,
             )
 
     def features(
@@ -121,3 +137,35 @@ def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(
     assert model.task == HowMany()
     asked = written(tmp_path / "asked.jsonl", json.dumps({"text": "dog dog cat ran home"}) + "\n")
     assert [answer["count"] for answer in predict([model], [asked])] == [2]
+    (answer,) = electra.load(tmp_path / "run").predict(["dog dog dog ran home"])
+    assert (answer["text"], answer["count"]) == ("dog dog dog ran home", 3)
+    monkeypatch.delitem(tasks.KINDS, "how-many")
+    with pytest.raises(
+        UserError, match=wording("a_model_of_a_task_that_is_not_imported_is_refused")
+    ):
+        load_tuned(tmp_path / "run")
+
+
+def test_a_sentence_is_an_example_of_a_task_of_ones_own_that_reads_one_text() -> None:
+    with as_file("dog cat ran", HowMany()) as path:
+        assert [e.text for e in HowMany().read([find_table(path)], labelled=False)] == [
+            "dog cat ran"
+        ]
+
+
+def test_a_task_that_does_not_say_its_columns_takes_rows_alone() -> None:
+    class Silent(HowMany):
+        inputs = ()
+
+    with pytest.raises(UserError, match=wording("a_task_without_inputs_takes_no_bare_text")):
+        input_row(Silent(), "dog", "inputs, row 1")
+    with pytest.raises(UserError, match="in `inputs`"), as_file("dog cat ran", Silent()):
+        pass
+
+
+@pytest.mark.parametrize("task", [HowMany, partial(find_task, "span"), partial(find_task, "ner")])
+def test_a_metric_that_a_task_is_not_scored_by_is_refused_before_training(
+    task: Callable[..., Task[Any, Any]],
+) -> None:
+    with pytest.raises(UserError, match=wording("a_metric_that_the_task_has_not")):
+        task(metric="kappa")

@@ -43,6 +43,21 @@ def test_a_prediction_comes_after_the_columns_of_its_row(tmp_path: Path) -> None
     assert (second["author"], "gold" in second, "input_label" in second) == ("berg", False, False)
 
 
+def test_no_column_of_the_input_is_overwritten_by_another() -> None:
+    row = {"probability": "high", "input_probability": "low"}
+    said = add_input_columns({"probability": 0.75}, row)
+    assert said == row | {"input_input_probability": "high", "probability": 0.75}
+
+
+def test_a_table_of_predictions_keeps_its_columns_when_it_is_predicted_again(
+    tmp_path: Path,
+) -> None:
+    again = {"probability_cats": "0.9", "probabilities": {"cats": 0.25, "dogs": 0.75}}
+    write_records([again], tmp_path / "said.csv")
+    said = "input_probability_cats,probability_cats,probability_dogs\n0.9,0.25,0.75\n"
+    assert (tmp_path / "said.csv").read_text(encoding="utf8").replace("\r", "") == said
+
+
 def test_a_question_keeps_its_columns_too_and_labelled_rows_are_not_held(tmp_path: Path) -> None:
     path = tmp_path / "asked.csv"
     path.write_text("source,context,a,b,label\nbook,it,sat,ran,0\n", encoding="utf8")

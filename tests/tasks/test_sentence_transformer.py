@@ -53,6 +53,8 @@ def test_options_that_are_given_win_over_what_the_folder_states(tmp_path: Path) 
     assert (stated.pool, stated.normalize, stated.length) == ("mean", True, 32)
     given = EmbedOptions(pool="cls", normalize=False, length=8)
     assert complete_options(given, tmp_path, positions=64) == given
+    none = complete_options(EmbedOptions(length=0), tmp_path, positions=64)
+    assert none.length == 0  # and not what the folder states: `embed` refuses it
     tokens = complete_options(EmbedOptions(pool="tokens"), tmp_path, positions=64)
     assert not tokens.normalize
 

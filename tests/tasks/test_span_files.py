@@ -261,3 +261,10 @@ def test_answers_of_an_unknown_form_are_refused_with_their_line(
         json.dumps({"question": "?", "context": CONTEXT, "answers": answers})
     )
     assert refusal(tmp_path / "a.jsonl").startswith(f"{tmp_path}/a.jsonl:1: ")
+
+
+def test_empty_questions_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"question": " ", "context": CONTEXT, "answers": [CONTEXT[:5]]}))
+    with pytest.warns(UserWarning, match=r"a\.jsonl: without a question or its paragraph: 1; they"):
+        read(path)

@@ -10,7 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from electra.web.requests import RequestError, parse_object, read_body
+from electra.config import UserError
+from electra.web.requests import RequestError, as_request_error, parse_object, read_body
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ from electra.web.requests import RequestError, parse_object, read_body
         (b'{"text": "\\ud800"}', "half of a surrogate pair"),
         (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "nested more than 100 deep"),
         (b"[" * 200_000, "nested"),
+        (b'{"inputs": ["a"], "inputs": []}', "the key 'inputs' is there more than once"),
         (b'{"seed": ' + b"9" * 5000 + b"}", "a number has 5,000 digits"),
     ],
 )
@@ -35,6 +37,11 @@ def test_what_is_no_plain_json_object_is_refused(body: bytes, part: str) -> None
         parse_object(body)
     assert refused.value.status == 400
     assert part in str(refused.value)
+
+
+def test_the_name_of_a_file_keeps_its_spelling_at_the_start_of_a_message() -> None:
+    assert str(as_request_error(UserError("table.csv:2: too long"))) == "table.csv:2: too long."
+    assert str(as_request_error(UserError("label 3 is unknown"))) == "Label 3 is unknown."
 
 
 def test_a_whole_surrogate_pair_and_a_nul_are_text(client: TestClient, api: dict[str, str]) -> None:
