@@ -22,7 +22,8 @@ from electra.model.families import family_of
 from electra.model.family import ExportedNetwork
 from electra.model.verify import Inputs, compare_logits, random_rows
 from electra.model.weight_files import CONFIG, read_json
-from electra.tasks.models import has_task, load_tuned
+from electra.tasks.model_task import has_task
+from electra.tasks.models import load_tuned
 from electra.tasks.sentence_transformer import Pooling, read_pooling
 
 MODEL = "model.onnx"

@@ -15,7 +15,8 @@ from electra.model.weight_files import CONFIG, read_json
 from electra.runs import run_dir
 from electra.shipped import resolve_shipped, suggest_shipped
 from electra.tasks.inference import default_device
-from electra.tasks.models import RESULTS, TASK, best_model, has_task, load_tuned
+from electra.tasks.model_task import TASK, has_task
+from electra.tasks.models import RESULTS, best_model, load_tuned
 from electra.web.answers import KEYS, Answerer
 from electra.web.batching import Worker
 from electra.web.curves import Curves
