@@ -301,7 +301,8 @@ class Classify(TextTask):
     def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
         if config.get("problem_type") == "multi_label_classification":
             several = self.from_settings(self.settings() | {"multi_label": True})
-            return several.with_transformers_config(config, folder=folder)
+            several = several.with_transformers_config(config, folder=folder)
+            return replace(several, text_pair=self.text_pair)
         labels = labels_from_config(config, default=self.labels, source=str(folder / CONFIG))
         if self.labels and len(self.labels) != len(labels):
             raise UserError(
@@ -314,7 +315,7 @@ class Classify(TextTask):
         else:
             metrics = self.metrics or class_metrics(labels)
             task = replace(self, labels=labels, regression=False, metrics=metrics)
-        return replace(task, metric=self.metric or metrics[0], text_pair=self.text_pair or "")
+        return replace(task, metric=self.metric or metrics[0])
 
     # ---- answers ---------------------------------------------------------------------------------
 

@@ -1,0 +1,54 @@
+"""Classifiers that transformers made: pairs, lengths, labels, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+import electra
+from electra.config import UserError
+from tests.tasks.test_models import stock_folder
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+CLASSES = {"id2label": {0: "cats", 1: "dogs"}, "label2id": {"cats": 0, "dogs": 1}}
+PAIR = {"text": "anna lives in paris", "text_pair": "the cat sat on a mat"}
+
+
+def classifier(folder: Path, **settings: Any) -> Path:
+    return stock_folder(folder, "ElectraForSequenceClassification", **CLASSES | settings)
+
+
+def stock_answer(folder: Path, given: object) -> dict[str, float]:
+    pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    if "problem_type" in json.loads((folder / "config.json").read_text()):
+        return {each["label"]: each["score"] for each in pipeline([given], top_k=None)[0]}
+    return {each["label"]: each["score"] for each in pipeline(given, top_k=None)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"problem_type": "multi_label_classification"}], ids=str)
+def test_the_second_text_is_read_where_the_first_row_has_one(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    folder = classifier(tmp_path / "stock", **settings)
+    model = electra.load(folder)
+    theirs = {each: stock_answer(folder, PAIR)[each] for each in ("cats", "dogs")}
+    (pair,) = model.predict([PAIR])
+    assert pair["probabilities"] == pytest.approx(theirs, abs=1e-5)
+    (single,) = model.predict([{"text": PAIR["text"]}])
+    (left_out,) = model.predict([PAIR], text_pair="")
+    assert single["probabilities"] == left_out["probabilities"] != pair["probabilities"]
+    (bare,) = model.predict([tuple(PAIR.values())], text_pair="text_pair")
+    assert bare["probabilities"] == pair["probabilities"]
+    with pytest.raises(UserError, match=r'row 1.*set text_pair="text_pair"'):
+        model.predict([tuple(PAIR.values())])
+
+
+def test_labelled_pairs_are_scored_as_pairs(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "stock")
+    (pair,) = electra.load(folder).predict([PAIR])
+    (scores,) = electra.evaluate(folder, [PAIR | {"label": pair["label"]}]).scores.values()
+    assert scores["accuracy"] == 1.0
