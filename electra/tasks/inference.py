@@ -109,8 +109,8 @@ class TextCounts:
         """Warn, once, of the texts that were cut and of those that are mostly [UNK]."""
         if self.truncated:
             warn(
-                f"{self.truncated:,} of {self.examples:,} texts are longer than the {length} "
-                f"tokens that the model was fine-tuned with and were cut, for example {self.first}"
+                f"{self.truncated:,} of {self.examples:,} texts are longer than the {length:,} "
+                f"tokens that the model reads and were cut, for example {self.first}"
             )
         self.fit.warn()
 

@@ -26,7 +26,7 @@ from electra.model.huggingface import LoadReport
 from electra.model.weight_files import CONFIG, read_json
 from electra.shipped import describe_shipped, resolve_shipped
 from electra.tasks.model_task import TASK, head_input_width, read_task
-from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_CONFIG
+from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_CONFIG, read_length
 from electra.tasks.task import AnyTask, Network, Task
 
 LENGTH, RESULTS = "electra_length", "results.json"
@@ -45,7 +45,7 @@ HUB_FILES = [
     ST_CONFIG,
     "*_Pooling/config.json",
 ]
-MIN_LENGTH, DEFAULT_LENGTH = 8, 512
+MIN_LENGTH = 8
 
 
 # ---- which folder --------------------------------------------------------------------------------
@@ -287,10 +287,21 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    length = config.get(LENGTH, min(shape.positions, DEFAULT_LENGTH))
+    length = config.get(LENGTH, stock_length(folder, shape.positions))
     if not isinstance(length, int) or not MIN_LENGTH <= length <= shape.positions:
         raise UserError(
             f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {shape.positions}, "
             f"found {length!r}"
         )
     return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
+
+
+def stock_length(folder: Path, positions: int) -> int:
+    """Return to how many tokens transformers cuts a text: where nothing is stated, all positions.
+
+    Its tokenizers state a huge number where they have no limit.
+    """
+    stated = read_length(folder) or positions
+    if MIN_LENGTH <= stated <= positions:
+        return stated
+    return positions

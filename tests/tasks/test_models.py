@@ -216,9 +216,8 @@ def stock_folder(folder: Path, architecture: str, **settings: Any) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        max_position_embeddings=64,
         initializer_range=0.3,
-        **settings,
+        **{"max_position_embeddings": 64, **settings},
     )
     torch.manual_seed(0)
     getattr(transformers, architecture)(config).save_pretrained(folder)

@@ -52,3 +52,25 @@ def test_labelled_pairs_are_scored_as_pairs(tmp_path: Path) -> None:
     (pair,) = electra.load(folder).predict([PAIR])
     (scores,) = electra.evaluate(folder, [PAIR | {"label": pair["label"]}]).scores.values()
     assert scores["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("stated", [None, 600, 10**30], ids=["nothing", "600", "no-limit"])
+def test_a_text_is_read_to_the_length_that_transformers_reads(
+    tmp_path: Path, stated: int | None
+) -> None:
+    folder = classifier(tmp_path / "stock", max_position_embeddings=1024)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.pop("model_max_length", None)
+    if stated is not None:
+        config["model_max_length"] = stated
+    path.write_text(json.dumps(config))
+    text = "the cat sat on a mat " * 150  # 900 tokens
+    if stated == 600:
+        with pytest.warns(UserWarning, match=r"1 of 1 texts are longer than the 600 tokens that"):
+            (ours,) = electra.load(folder).predict([text])
+    else:
+        (ours,) = electra.load(folder).predict([text])
+    pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    theirs = {each["label"]: each["score"] for each in pipeline(text, top_k=None, truncation=True)}
+    assert ours["probabilities"] == pytest.approx(theirs, abs=1e-5)
