@@ -56,6 +56,7 @@ class Family(ABC):
     fixed_keys: ClassVar[dict[str, Any]]
     # Our names of the RTD head where other tasks have a head of the same name.
     rtd_output: ClassVar[tuple[str, ...]] = ()
+    rtd_weight: ClassVar[str] = ""  # of its output, in a stock file
     # The word embeddings in a stock file, and the same table once more, as a masked LM's output.
     word_embeddings: ClassVar[str]
     output_table: ClassVar[str]

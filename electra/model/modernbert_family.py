@@ -82,6 +82,7 @@ class ModernBertFamily(Family):
         "decoder_bias": True,
     }
     rtd_output = ("output.weight", "output.bias")  # of a tagger: its labels
+    rtd_weight = "classifier.weight"
     word_embeddings = "model.embeddings.tok_embeddings.weight"
     output_table = "decoder.weight"
     redundant = frozenset((output_table,))

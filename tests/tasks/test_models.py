@@ -267,6 +267,7 @@ def test_a_model_that_transformers_made_is_read_and_agrees(
         ("classes", ("cats", "dogs", "birds")),
         ("classes", ("original", "replaced")),  # as transformers leaves it where nobody names two
         ("tags", ("O", "B-PER", "B-LOC")),
+        ("tags", ("original", "replaced")),
     ],
 )
 def test_a_discriminator_that_transformers_fine_tuned_is_read_and_agrees(
