@@ -50,6 +50,11 @@ def labels_from_config(
         )
     numbers = range(len(names))
     labels = tuple(str(names[str(number)]) for number in numbers)
+    if repeated := [label for label, count in Counter(labels).items() if count > 1]:
+        raise UserError(
+            f"{source}: id2label gives several classes the name {repeated[0]!r}; give each a name "
+            "of its own"
+        )
     if labels != tuple(f"LABEL_{number}" for number in numbers):
         return labels
     if len(default) == len(labels):

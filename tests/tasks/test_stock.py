@@ -74,3 +74,9 @@ def test_a_text_is_read_to_the_length_that_transformers_reads(
     pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
     theirs = {each["label"]: each["score"] for each in pipeline(text, top_k=None, truncation=True)}
     assert ours["probabilities"] == pytest.approx(theirs, abs=1e-5)
+
+
+def test_classes_of_one_name_are_refused(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "stock", id2label={0: "a", 1: "a", 2: "b"}, label2id={"a": 1})
+    with pytest.raises(UserError, match=r"config\.json: id2label gives several classes the name"):
+        electra.load(folder)
