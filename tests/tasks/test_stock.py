@@ -80,3 +80,11 @@ def test_classes_of_one_name_are_refused(tmp_path: Path) -> None:
     folder = classifier(tmp_path / "stock", id2label={0: "a", 1: "a", 2: "b"}, label2id={"a": 1})
     with pytest.raises(UserError, match=r"config\.json: id2label gives several classes the name"):
         electra.load(folder)
+
+
+def test_models_of_different_labels_are_refused_when_they_are_loaded(tmp_path: Path) -> None:
+    first = classifier(tmp_path / "first")
+    tagger = stock_folder(tmp_path / "second", "ElectraForTokenClassification", **CLASSES)
+    message = r"first is of task classify \(cats, dogs\), and .*second is of task tag \(cats, dogs"
+    with pytest.raises(UserError, match=message):
+        electra.load([first, tagger])
