@@ -10,7 +10,7 @@ from typing import Any, get_args
 from electra import atomic
 from electra.config import UserError, convert
 from electra.model.families import FAMILIES, family_of
-from electra.model.family import WORD_EMBEDDINGS, Family, Role
+from electra.model.family import OTHER_MODEL, WORD_EMBEDDINGS, Family, Role
 from electra.model.flops import encoder_parameters
 from electra.model.shape import DROPOUTS, EncoderShape, GeneratorShape
 from electra.model.weight_files import (
@@ -125,7 +125,8 @@ def find_family(config: Mapping[str, Any], source: str) -> Family:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = " and ".join(family.title for family in FAMILIES.values())
         raise UserError(
-            f"{source}: model_type is {model_type!r}; only {known} models can be loaded"
+            f"{source}: model_type is {model_type!r}; only {known} models can be loaded; "
+            f"{OTHER_MODEL}"
         )
     return FAMILIES[model_type]
 

@@ -332,7 +332,11 @@ def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
         ("rope_parameters", {"full_attention": {"type": "linear"}}, "only rope_type 'default'"),
         ("rope_parameters", {"rope_theta": 1e4}, "must have the keys full_attention and sliding"),
         ("rope_parameters", [1e4], "must have the keys full_attention and sliding"),
-        ("model_type", "bert", "model_type is 'bert'; only ELECTRA and ModernBERT"),
+        (
+            "model_type",
+            "bert",
+            "only ELECTRA and ModernBERT models can be loaded; use it with transformers",
+        ),
         ("hidden_size", "wide", "hidden_size"),
         ("num_attention_heads", 3, r"hidden_size: encoder\.width=32 does not split"),
         ("local_attention", 0, r"local_attention: encoder\.local_attention=0 must be above 0"),
