@@ -70,6 +70,18 @@ def list_labels(labels: Sequence[str]) -> str:
     return f"{listed} and {len(labels) - MAX_LISTED} more"
 
 
+def unknown_label(label: str, labels: Sequence[str], *, is_stock: bool) -> str:
+    """Return a message on a label that is none of a model's; `is_stock`: of transformers."""
+    names, remedy = "was never seen in training", "add rows with it to the training file"
+    if is_stock:
+        names, remedy = "is none of id2label in the model's config.json", "rename it there"
+    message = f"label {label!r} {names}, where they are {list_labels(labels)}; "
+    for known in labels:
+        if known.casefold() == label.casefold():
+            return f"{message}spell it {known!r}, or {remedy}"
+    return f"{message}correct it, or {remedy}"
+
+
 def label_text(value: Any, where: str) -> str | None:
     """Return a label as text, so that 1 in JSON and in CSV are one class; None for no label."""
     if isinstance(value, bool):

@@ -88,3 +88,17 @@ def test_models_of_different_labels_are_refused_when_they_are_loaded(tmp_path: P
     message = r"first is of task classify \(cats, dogs\), and .*second is of task tag \(cats, dogs"
     with pytest.raises(UserError, match=message):
         electra.load([first, tagger])
+
+
+def test_a_label_in_another_case_is_refused_with_the_spelling_of_the_model(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "stock")
+    for label, remedy in (("Cats", "spell it 'cats'"), ("birds", "correct it")):
+        message = rf"label '{label}' is none of id2label in .* are cats, dogs; {remedy}, or rename"
+        with pytest.raises(UserError, match=message):
+            electra.evaluate(folder, [{"text": "a", "label": label}])
+
+
+def test_several_scores_are_refused(tmp_path: Path) -> None:
+    folder = classifier(tmp_path / "stock", problem_type="regression")
+    with pytest.raises(UserError, match="id2label has 2 scores; only models of one score"):
+        electra.load(folder)
