@@ -113,6 +113,7 @@ def test_the_lines_for_transformers_trainer_give_small_en_a_fresh_head_over_the_
     model, folder = names["model"], electra.model_path("small-en")
     assert model.config.classifier_pooling == "mean"
     assert model.classifier.weight.shape == (3, 256)
+    assert model.config.id2label == {0: "negative", 1: "neutral", 2: "positive"}
     encoder = AutoModel.from_pretrained(folder).state_dict()
     for name, tensor in model.base_model.state_dict().items():
         assert tensor.equal(encoder[name]), name

@@ -43,10 +43,10 @@ from electra.tasks.inference import (
     stream_answers,
 )
 from electra.tasks.inference import evaluate as score_models
+from electra.tasks.model_task import has_task
 from electra.tasks.models import (
     FinetunedModel,
     Pretrained,
-    has_task,
     load_pretrained,
     model_folder,
 )

@@ -17,9 +17,9 @@ from electra.model.model_config import architecture_of
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
 from electra.tasks import SIMILAR
+from electra.tasks.model_task import TASK
 from electra.tasks.models import (
     RESULTS,
-    TASK,
     best_model,
     check_is_finished,
     load_pretrained,

@@ -19,7 +19,8 @@ from electra.model.encoder import Encoder
 from electra.model.family import ExportedNetwork
 from electra.tasks.features import TaskBatch
 from electra.tasks.inference import evaluate
-from electra.tasks.models import FinetunedModel, has_task, load_tuned
+from electra.tasks.model_task import has_task
+from electra.tasks.models import FinetunedModel, load_tuned
 
 MODEL_INT8 = "model.int8.onnx"
 MEASURED = ((32, 64),)  # rows and tokens

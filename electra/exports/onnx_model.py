@@ -22,8 +22,11 @@ from electra.model.families import family_of
 from electra.model.family import ExportedNetwork
 from electra.model.verify import Inputs, compare_logits, random_rows
 from electra.model.weight_files import CONFIG, read_json
-from electra.tasks.models import has_task, load_tuned
+from electra.tasks.classification_heads import LinearHead, max_labels
+from electra.tasks.model_task import has_task
+from electra.tasks.models import load_tuned
 from electra.tasks.sentence_transformer import Pooling, read_pooling
+from electra.tasks.task import Network
 
 MODEL = "model.onnx"
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -58,11 +61,25 @@ def load_network(folder: Path) -> ExportedNetwork:
 def check_class(network: ExportedNetwork, folder: Path) -> ExportedNetwork:
     """Raise UserError for a network that no class of transformers computes."""
     if network.architecture is None and not isinstance(network, huggingface.EncoderOnly):
+        remedy = "fine-tune without --frozen, and questions with --head simple"
+        if limit := exceeded_limit(network):
+            remedy = f"of {limit} labels at most it has one; run this model with `electra predict`"
         raise UserError(
             f"{folder}: its head has no class in transformers, whose graph is what is exported; "
-            "fine-tune without --frozen, and questions with --head simple"
+            f"{remedy}"
         )
     return network
+
+
+def exceeded_limit(network: ExportedNetwork) -> int | None:
+    """Return how many labels a class of transformers holds, where a network has more."""
+    if not isinstance(network, Network) or not isinstance(network.head, LinearHead):
+        return None
+    outputs, width = network.head.output.weight.shape
+    limit = max_labels(network.family.name, width)
+    if network.reader or outputs <= limit:
+        return None
+    return int(limit)
 
 
 def class_name(network: ExportedNetwork) -> str:

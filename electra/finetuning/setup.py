@@ -12,6 +12,7 @@ import numpy as np
 from electra.config import UserError
 from electra.console import redirect_warnings
 from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.sources import warn
 from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.dev_data import (
@@ -30,6 +31,8 @@ from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
 from electra.settings import as_dict
+from electra.tasks.classification_heads import max_labels
+from electra.tasks.classify import Classify
 from electra.tasks.features import Features
 from electra.tasks.models import load_pretrained, weights_hash
 from electra.tasks.task import AnyTask, Example, Files
@@ -109,6 +112,7 @@ def prepare_finetuning(
         files = find_files(task, options, tables, config)
     task, examples, dev = read_data(task, files, config, options, say)
     task = weigh_classes(task, examples, say)
+    warn_of_many_labels(task, source.encoder.shape, say)
     config = resolve_epochs(config, len(examples), say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     with redirect_warnings(say):
@@ -156,6 +160,21 @@ def weigh_classes(
         if note:
             say(f"{task.name}: {note}")
     return task
+
+
+def warn_of_many_labels(task: AnyTask, shape: EncoderShape, say: Callable[[str], None]) -> None:
+    """Warn, before training, of more labels than transformers' class can hold."""
+    if not isinstance(task, Classify) or task.frozen or shape.causal:
+        return
+    limit = max_labels(shape.family, shape.width)
+    if task.num_outputs <= limit:
+        return
+    with redirect_warnings(say):
+        warn(
+            f"{task.num_outputs:,} labels are more than the {limit:,} that transformers' class "
+            f"holds at width {shape.width}: `electra predict` will run this model, but neither "
+            "transformers nor ONNX; a ModernBERT has no such limit"
+        )
 
 
 def encode_dev(

@@ -20,6 +20,7 @@ from electra.model.shape import EncoderShape
 
 Role = Literal["discriminator", "generator", "encoder"]
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings"
+OTHER_MODEL = "use it with transformers itself, or begin with small-en or a model of your own"
 
 
 class ExportedNetwork(Protocol):
@@ -54,8 +55,12 @@ class Family(ABC):
     base_prefix: ClassVar[str]
     # What an encoder of this family cannot be otherwise, by the key in config.json.
     fixed_keys: ClassVar[dict[str, Any]]
+    # The same of the prediction head, and of a masked LM's output.
+    head_keys: ClassVar[dict[str, Any]] = {}
+    output_keys: ClassVar[dict[str, Any]] = {}
     # Our names of the RTD head where other tasks have a head of the same name.
     rtd_output: ClassVar[tuple[str, ...]] = ()
+    rtd_weight: ClassVar[str] = ""  # of its output, in a stock file
     # The word embeddings in a stock file, and the same table once more, as a masked LM's output.
     word_embeddings: ClassVar[str]
     output_table: ClassVar[str]
@@ -108,13 +113,26 @@ class Family(ABC):
 
     def check_config(self, config: Mapping[str, Any], source: str) -> None:
         """Refuse a config.json with values that an encoder of this family cannot have."""
-        for key, fixed in self.fixed_keys.items():
+        self.check_keys(self.fixed_keys, config, source)
+
+    def check_head(self, network: ExportedNetwork, config: Mapping[str, Any], source: str) -> None:
+        """Refuse a config.json with values that the head of a network to fill cannot have."""
+        self.check_keys(self.head_keys, config, source)
+        if isinstance(network, Generator):
+            self.check_keys(self.output_keys, config, source)
+
+    def check_keys(self, keys: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
+        for key, fixed in keys.items():
             stated = config.get(key, fixed)  # a silent config has the fixed values
             if stated != fixed:
                 raise UserError(
                     f"{source}: {key} is {stated!r}; only {self.title} models with {key} {fixed!r} "
-                    "can be loaded"
+                    f"can be loaded; {OTHER_MODEL}"
                 )
+
+    def has_our_head(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json describes the prediction head as this family has it."""
+        return all(config.get(key, fixed) == fixed for key, fixed in self.head_keys.items())
 
     def simplify(self, shape: EncoderShape) -> EncoderShape:
         """Return the shape whose settings without an effect are the same in every such network."""

@@ -102,6 +102,8 @@ def config_of(network: ExportedNetwork, *, role: Role) -> dict[str, Any]:
         "electra_role": role,
         "model_type": family.name,
         **family.fixed_keys,
+        **family.head_keys,
+        **family.output_keys,
         **family.shape_config(shape),
         **family.head_config(network),
         "vocab_size": network.encoder.vocabulary,
@@ -203,8 +205,7 @@ def load(
     """
     folder = atomic.resolve_folder(folder)
     check_fits(network.encoder.shape, folder, section=section)
-    if isinstance(network, Generator):
-        check_tied(folder)
+    check_head(network, folder)
     cut_rows = count_extra_rows(network, folder, may_cut=may_cut)
     family = family_of(network.encoder.shape)
     files, stored = find_tensors(folder), family.stored_tensors(network)
@@ -234,6 +235,16 @@ def load(
     )
 
 
+def check_head(network: ExportedNetwork, folder: Path) -> None:
+    """Refuse a folder with a head that the network to fill cannot have; an encoder has none."""
+    if isinstance(network, EncoderOnly):
+        return
+    family = family_of(network.encoder.shape)
+    family.check_head(network, read_json(folder, CONFIG), str(folder / CONFIG))
+    if isinstance(network, Generator):
+        check_tied(folder)
+
+
 def check_tied(folder: Path) -> None:
     """Refuse a masked LM that predicts with other embeddings than it reads with.
 
@@ -258,9 +269,11 @@ def check_tied(folder: Path) -> None:
 
 
 def names_to_read(network: ExportedNetwork, folder: Path) -> Mapping[str, Sequence[str]]:
-    """Return transformers' names of our tensors, without an output that means something else."""
+    """Return transformers' names of our tensors, without heads that mean something else."""
     family = family_of(network.encoder.shape)
     table = family.name_table(network)
+    if not family.has_our_head(read_json(folder, CONFIG)):  # refused where it is more than a start
+        return {key: names for key, names in table.items() if key.startswith("encoder.")}
     if isinstance(network, Discriminator) and role_of(folder) != "discriminator":
         return {key: names for key, names in table.items() if key not in family.rtd_output}
     return table

@@ -10,10 +10,17 @@ from typing import Any, get_args
 from electra import atomic
 from electra.config import UserError, convert
 from electra.model.families import FAMILIES, family_of
-from electra.model.family import WORD_EMBEDDINGS, Family, Role
+from electra.model.family import OTHER_MODEL, WORD_EMBEDDINGS, Family, Role
 from electra.model.flops import encoder_parameters
 from electra.model.shape import DROPOUTS, EncoderShape, GeneratorShape
-from electra.model.weight_files import CONFIG, FACTORS, read_json, tensor_shape
+from electra.model.weight_files import (
+    CONFIG,
+    FACTORS,
+    find_tensors,
+    read_json,
+    read_tensor,
+    tensor_shape,
+)
 
 TABLE = f"{WORD_EMBEDDINGS}.weight"
 # Classes of transformers with the head of a task, without the prefix of the family.
@@ -59,9 +66,27 @@ def role_of(folder: Path) -> Role:
             f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found "
             f"{role!r}"
         )
-    if head in TASK_HEADS and not (role == "discriminator" and family.has_rtd_labels(config)):
-        return "encoder"
-    return role
+    if head not in TASK_HEADS:
+        return role
+    if role == "discriminator" and family.has_rtd_labels(config) and holds_rtd_head(folder, family):
+        return role
+    return "encoder"
+
+
+def holds_rtd_head(folder: Path, family: Family) -> bool:
+    """Return whether the head of two labels in a folder may be that of RTD.
+
+    The logit of `original` is zero there. A tagger of two labels that nobody named, fine-tuned from
+    a discriminator, has the same config, but other weights.
+    """
+    name = family.rtd_weight
+    try:
+        path = find_tensors(folder, verify=False)[name]
+        shape = tensor_shape(path, name, remedy="copy the folder again")
+        weight = read_tensor(path, name, shape=shape)
+    except (UserError, KeyError):  # what loads the weights says what is wrong with them
+        return True
+    return not weight[0].any()
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
@@ -100,7 +125,8 @@ def find_family(config: Mapping[str, Any], source: str) -> Family:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = " and ".join(family.title for family in FAMILIES.values())
         raise UserError(
-            f"{source}: model_type is {model_type!r}; only {known} models can be loaded"
+            f"{source}: model_type is {model_type!r}; only {known} models can be loaded; "
+            f"{OTHER_MODEL}"
         )
     return FAMILIES[model_type]
 

@@ -77,11 +77,11 @@ class ModernBertFamily(Family):
         "norm_bias": False,
         "attention_bias": False,
         "mlp_bias": False,
-        "classifier_bias": False,
-        "classifier_activation": "gelu",
-        "decoder_bias": True,
     }
+    head_keys = {"classifier_bias": False, "classifier_activation": "gelu"}
+    output_keys = {"decoder_bias": True}
     rtd_output = ("output.weight", "output.bias")  # of a tagger: its labels
+    rtd_weight = "classifier.weight"
     word_embeddings = "model.embeddings.tok_embeddings.weight"
     output_table = "decoder.weight"
     redundant = frozenset((output_table,))

@@ -34,17 +34,19 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return read_json_object(folder / name, remedy=remedy)
 
 
-def find_tensors(folder: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor of a model folder, by the tensor's name; verify the
-    files.
+def find_tensors(folder: Path, *, verify: bool = True) -> dict[str, Path]:
+    """Return the file that holds each tensor of a model folder, by the tensor's name.
+
+    The files are verified, which reads them whole, unless little of them is asked for.
     """
     if (folder / INDEX).exists():
         weight_map = read_index(folder)
-        for path in sorted(set(weight_map.values())):
+        for path in sorted(set(weight_map.values())) if verify else ():
             verify_if_listed(path)
         return weight_map
     if (folder / WEIGHTS).exists():
-        verify_if_listed(folder / WEIGHTS)
+        if verify:
+            verify_if_listed(folder / WEIGHTS)
         with open_safetensors(folder / WEIGHTS) as file:
             return dict.fromkeys(file.keys(), folder / WEIGHTS)
     if (folder / "pytorch_model.bin").exists():

@@ -8,7 +8,8 @@
     their heads           classification_heads, span_heads, tag_heads
     their scores          metrics, class_scores, class_weights, squad_metrics, entities
     their errors          analysis (its data), mistakes (of each kind of task), text_mistakes
-    a model of a task     models (⇄ transformers folders), inference, evaluation_options
+    a model of a task     models (⇄ transformers folders), model_task, inference,
+                          evaluation_options
     its input and output  input_rows, input_text, prediction_files, submissions, vocabulary_fit
     vectors of texts      embed, embed_options, sentence_transformer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -16,6 +17,13 @@ from electra.tasks.features import TaskBatch
 from electra.tasks.task import Head
 
 ARCHITECTURE = "SequenceClassification"
+
+
+def max_labels(family: str, width: int) -> float:
+    """Return how many labels a family's class in transformers holds in a linear head's form."""
+    if family == "electra":  # two rows of its dense layer for each: `LinearHead.to_transformers`
+        return width // 2
+    return math.inf
 
 
 class ClassificationHead(Head):
@@ -80,7 +88,7 @@ class LinearHead(ClassificationHead):
 
     def class_in(self, family: str) -> str | None:
         outputs, width = self.output.weight.shape
-        if family == "electra" and 2 * outputs > width:
+        if outputs > max_labels(family, width):
             return None
         return self.architecture
 

@@ -16,6 +16,7 @@ from electra.config import UserError, build, suggest_or_list
 from electra.data.sources import warn
 from electra.data.tables import parse_number
 from electra.data.wordpiece import WordPiece
+from electra.model.family import OTHER_MODEL
 from electra.model.weight_files import CONFIG
 from electra.settings import as_flag
 from electra.tasks.class_scores import ClassScores, class_scores, indicators
@@ -37,6 +38,7 @@ from electra.tasks.labels import (
     merge_spellings,
     number_labels,
     sort_labels,
+    unknown_label,
     warn_of_doubtful_labels,
     warn_of_possible_scores,
 )
@@ -184,11 +186,9 @@ class Classify(TextTask):
             if self.regression:
                 self.check_score(example)
             elif example.label not in self.label2id:
-                raise UserError(
-                    f"{example.where}: label {example.label!r} was never seen in training, where "
-                    f"they are {list_labels(self.labels)}; correct it, or add rows with it to the "
-                    "training file"
-                )
+                is_stock = self.text_pair is None
+                message = unknown_label(example.label, self.labels, is_stock=is_stock)
+                raise UserError(f"{example.where}: {message}")
 
         labels = {example.label for example in examples}
         if len(labels) == 1 and None not in labels and len(examples) >= WARNED_FROM:
@@ -307,20 +307,27 @@ class Classify(TextTask):
     def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
         if config.get("problem_type") == "multi_label_classification":
             several = self.from_settings(self.settings() | {"multi_label": True})
-            return several.with_transformers_config(config, folder=folder)
+            several = several.with_transformers_config(config, folder=folder)
+            return replace(several, text_pair=self.text_pair)
         labels = labels_from_config(config, default=self.labels, source=str(folder / CONFIG))
         if self.labels and len(self.labels) != len(labels):
             raise UserError(
                 f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and "
                 f"{self.name} has {len(self.labels)}: {', '.join(self.labels)}"
             )
-        if config.get("problem_type") == "regression" or len(labels) == 1:
+        is_regression = config.get("problem_type") == "regression"
+        if is_regression and len(labels) > 1:
+            raise UserError(
+                f"{folder / CONFIG}: problem_type is 'regression' and id2label has {len(labels)} "
+                f"scores; only models of one score can be loaded; {OTHER_MODEL}"
+            )
+        if is_regression or len(labels) == 1:
             metrics = self.metrics or SCORE_METRICS
             task = replace(self, labels=(), regression=True, metrics=metrics)
         else:
             metrics = self.metrics or class_metrics(labels)
             task = replace(self, labels=labels, regression=False, metrics=metrics)
-        return replace(task, metric=self.metric or metrics[0], text_pair=self.text_pair or "")
+        return replace(task, metric=self.metric or metrics[0])
 
     # ---- answers ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from electra.settings import as_flag
 from electra.tasks.analysis import Analysis
 from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array, Features, group_by_length, split_into_chunks
+from electra.tasks.labels import list_labels
 from electra.tasks.mistakes import analyse
 from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
@@ -109,8 +110,8 @@ class TextCounts:
         """Warn, once, of the texts that were cut and of those that are mostly [UNK]."""
         if self.truncated:
             warn(
-                f"{self.truncated:,} of {self.examples:,} texts are longer than the {length} "
-                f"tokens that the model was fine-tuned with and were cut, for example {self.first}"
+                f"{self.truncated:,} of {self.examples:,} texts are longer than the {length:,} "
+                f"tokens that the model reads and were cut, for example {self.first}"
             )
         self.fit.warn()
 
@@ -262,10 +263,14 @@ def check_same_task(models: Sequence[FinetunedModel]) -> None:
     for model in models[1:]:
         if model.task.ensemble_key() != first.task.ensemble_key():
             raise UserError(
-                f"{model.folder} is of task {model.task.name} and {first.folder} of "
-                f"{first.task.name}, or their labels or heads differ; only models of one task can "
-                "be averaged"
+                f"{describe_labels(first)}, and {describe_labels(model)}; only models of one task, "
+                "with the same labels in the same order and the same kind of head, can be averaged"
             )
+
+
+def describe_labels(model: FinetunedModel) -> str:
+    labels = list_labels(getattr(model.task, "labels", ()))
+    return f"{model.folder} is of task {model.task.name}{labels and f' ({labels})'}"
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -275,12 +280,13 @@ def load_for_task(folders: Sequence[str], task: str | None) -> list[FinetunedMod
     """Load fine-tuned models. A named task decides how data is read, not what was learnt."""
     if not folders:
         raise UserError("name at least one model")
-    if task is None:
-        return [load_tuned(folder) for folder in folders]
-    named = tasks.find_task(task)
+    named = None
+    if task is not None:
+        named = tasks.find_task(task)
     models = [load_tuned(folder, task=named) for folder in folders]
+    check_same_task(models)
     first = models[0]
-    if named.name == first.task.name:
+    if named is None or named.name == first.task.name:
         return models
     check_span_tasks(first, named)
     # A model that finds answers finds them in any data set of questions.

@@ -9,6 +9,7 @@ from electra.config import UserError
 from electra.tasks.choose import Choose
 from electra.tasks.glue import Glue
 from electra.tasks.task import AnyTask, Task
+from electra.tasks.texts import TEXT_PAIR, TextTask
 
 
 def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
@@ -20,6 +21,11 @@ def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
         values = [item.split()]
     elif task.kind != "tag" and isinstance(item, (list, tuple)):
         values = list(item)
+    if isinstance(task, TextTask) and task.text_pair is None and len(values) == 2:
+        raise UserError(
+            f"{where}: a pair of texts, and {task.name} was not told that its inputs are pairs; "
+            f'set text_pair="{TEXT_PAIR}"'
+        )
     columns = input_columns(task)
     if isinstance(task, Choose) and any(isinstance(value, (list, tuple)) for value in values):
         columns = columns_with_list(task)

@@ -50,6 +50,11 @@ def labels_from_config(
         )
     numbers = range(len(names))
     labels = tuple(str(names[str(number)]) for number in numbers)
+    if repeated := [label for label, count in Counter(labels).items() if count > 1]:
+        raise UserError(
+            f"{source}: id2label gives several classes the name {repeated[0]!r}; give each a name "
+            "of its own"
+        )
     if labels != tuple(f"LABEL_{number}" for number in numbers):
         return labels
     if len(default) == len(labels):
@@ -63,6 +68,18 @@ def list_labels(labels: Sequence[str]) -> str:
     if len(labels) <= MAX_LISTED:
         return listed
     return f"{listed} and {len(labels) - MAX_LISTED} more"
+
+
+def unknown_label(label: str, labels: Sequence[str], *, is_stock: bool) -> str:
+    """Return a message on a label that is none of a model's; `is_stock`: of transformers."""
+    names, remedy = "was never seen in training", "add rows with it to the training file"
+    if is_stock:
+        names, remedy = "is none of id2label in the model's config.json", "rename it there"
+    message = f"label {label!r} {names}, where they are {list_labels(labels)}; "
+    for known in labels:
+        if known.casefold() == label.casefold():
+            return f"{message}spell it {known!r}, or {remedy}"
+    return f"{message}correct it, or {remedy}"
 
 
 def label_text(value: Any, where: str) -> str | None:

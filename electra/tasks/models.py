@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from electra import __version__, atomic, tasks
+from electra import __version__, atomic
 from electra.checksums import CHECKSUMS, hash_file
-from electra.config import UserError, convert
+from electra.config import UserError
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.escape import first_line
@@ -23,14 +23,13 @@ from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.encoder import Encoder, initialise
 from electra.model.families import build_encoder
 from electra.model.huggingface import LoadReport
-from electra.model.layers import layer_width
-from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
 from electra.shipped import describe_shipped, resolve_shipped
-from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_CONFIG
+from electra.tasks.model_task import TASK, head_input_width, read_task
+from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_CONFIG, read_length
 from electra.tasks.task import AnyTask, Network, Task
 
-TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
+LENGTH, RESULTS = "electra_length", "results.json"
 RUN, STATUS = "run.json", "status.json"  # of a fine-tuning: its identity, and how it stands
 # The files of a hub repository that are downloaded: never a pickle.
 HUB_FILES = [
@@ -46,7 +45,8 @@ HUB_FILES = [
     ST_CONFIG,
     "*_Pooling/config.json",
 ]
-MIN_LENGTH, DEFAULT_LENGTH = 8, 512
+MIN_LENGTH = 8
+MAX_WINDOW = 512  # of questions, by default: a longer paragraph is read in several windows
 
 
 # ---- which folder --------------------------------------------------------------------------------
@@ -209,10 +209,6 @@ def build_network(
     return network
 
 
-def head_input_width(task: Task[Any, Any], shape: EncoderShape) -> int:
-    return layer_width(task.frozen or "last", shape.width, layers=shape.layers)
-
-
 # ---- fine-tuned models ---------------------------------------------------------------------------
 
 
@@ -275,16 +271,9 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     folder = model_folder(model)
     config = read_json(folder, CONFIG)
     architecture = model_config.architecture_of(config)
-    stored_task: AnyTask
-    if TASK in config:
-        stored_task = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
-    else:
-        stored_task = transformers_task(folder, config, architecture, task)
     shape, vocabulary, _ = model_config.load_shape(folder)
-    try:
-        width = head_input_width(stored_task, shape)
-    except UserError as error:
-        raise UserError(f"{folder / CONFIG}: {error}") from None
+    stored_task = read_task(folder, config, shape, task)
+    width = head_input_width(stored_task, shape)
 
     def build() -> Network:
         return Network(
@@ -299,7 +288,10 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    length = config.get(LENGTH, min(shape.positions, DEFAULT_LENGTH))
+    longest = shape.positions
+    if stored_task.kind == "span":
+        longest = min(longest, MAX_WINDOW)
+    length = config.get(LENGTH, stock_length(folder, longest))
     if not isinstance(length, int) or not MIN_LENGTH <= length <= shape.positions:
         raise UserError(
             f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {shape.positions}, "
@@ -308,49 +300,12 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
 
 
-# By the transformers class without its prefix; the first is the default.
-TASK_KINDS = dict(
-    zip(
-        model_config.TASK_HEADS,
-        (("classify", "glue"), ("tag",), ("span",), ("choose",)),
-        strict=True,
-    )
-)
+def stock_length(folder: Path, positions: int) -> int:
+    """Return to how many tokens transformers cuts a text: where nothing is stated, all positions.
 
-
-def has_task(folder: Path) -> bool:
-    """Return whether a model folder holds the head of a task."""
-    config = read_json(folder, CONFIG)
-    if TASK in config:
-        return True
-    # ModernBERT's discriminator has the class of a tagger, and no task.
-    is_task_class = model_config.head_of(config) in TASK_KINDS
-    return is_task_class and model_config.role_of(folder) != "discriminator"
-
-
-def transformers_task(
-    folder: Path, config: Mapping[str, Any], architecture: str, task: AnyTask | None
-) -> AnyTask:
-    """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
-    kinds = TASK_KINDS.get(model_config.head_of(config))
-    if (folder / MODULES).is_file():
-        raise UserError(f"{folder}: an embedder, which has vectors alone; use `electra embed`")
-    # ModernBERT's discriminator has the class of a tagger, and no task.
-    if kinds is None or model_config.role_of(folder) == "discriminator":
-        raise UserError(
-            f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
-            "--task …"
-        )
-    if task is None:
-        task = tasks.find_task(kinds[0])
-    if task.kind not in kinds:
-        raise UserError(
-            f"{folder} is of class {architecture}, which --task {task.name} does not fit"
-        )
-    if task.pools:
-        pooling = config.get("classifier_pooling", "cls")
-        source, key = str(folder / CONFIG), "classifier_pooling"
-        task = replace(
-            task, pooling=convert(pooling, Literal["cls", "mean"], source=source, key=key)
-        )
-    return task.with_transformers_config(config, folder=folder)
+    Its tokenizers state a huge number where they have no limit.
+    """
+    stated = read_length(folder) or positions
+    if MIN_LENGTH <= stated <= positions:
+        return stated
+    return positions

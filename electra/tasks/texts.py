@@ -68,7 +68,8 @@ class TextTask(Task[Text, Array]):
         "header",
     )
     text: str = "text"
-    # Empty: there is none. None: TEXT_PAIR, if the first training row has it; set by fit_labels.
+    # Empty: there is none. None: TEXT_PAIR, if the first row has it; fit_labels sets it by the
+    # training data, and a model that transformers fine-tuned does not say.
     text_pair: str | None = None
     label: str = "label"
     # coarse: only what stands before the first colon
@@ -86,7 +87,7 @@ class TextTask(Task[Text, Array]):
             names: list[str] = []
             for where, row in self.rows(source, labelled=labelled):
                 if task.text_pair is None:
-                    task = task.find_pair(row, labelled=labelled)
+                    task = task.find_pair(row)
                 if names != list(row):  # mostly all rows have the same, in the same order
                     columns = task.find_columns(row, where, labelled=labelled, earlier=names)
                     names = list(row)
@@ -109,11 +110,11 @@ class TextTask(Task[Text, Array]):
         table = replace(source, delimiter=self.delimiter or "", header=self.header)
         return read_rows(table, columns=columns)
 
-    def find_pair(self, row: Mapping[str, Any], *, labelled: bool) -> Self:
-        """Return the task that reads pairs if this training row has a column for them."""
+    def find_pair(self, row: Mapping[str, Any]) -> Self:
+        """Return the task that reads pairs if this first row has a column for them."""
         columns = self.columns(row)
         taken = (columns.text, *self.label_columns(columns))
-        is_pair = labelled and TEXT_PAIR in row and TEXT_PAIR not in taken
+        is_pair = TEXT_PAIR in row and TEXT_PAIR not in taken
         return replace(self, text_pair=TEXT_PAIR if is_pair else "")
 
     def remember_pair(self, examples: Sequence[Text]) -> Self:

@@ -11,11 +11,12 @@ from electra import atomic
 from electra.config import UserError
 from electra.console import to_stderr
 from electra.escape import one_line
-from electra.model.weight_files import CONFIG, read_json
+from electra.model.weight_files import CONFIG
 from electra.runs import run_dir
 from electra.shipped import resolve_shipped, suggest_shipped
 from electra.tasks.inference import default_device
-from electra.tasks.models import RESULTS, TASK, best_model, has_task, load_tuned
+from electra.tasks.model_task import has_task
+from electra.tasks.models import RESULTS, best_model, load_tuned
 from electra.web.answers import KEYS, Answerer
 from electra.web.batching import Worker
 from electra.web.curves import Curves
@@ -78,8 +79,7 @@ class ServedTask(Served):
                 f"{folder}: tasks of kind {model.task.kind!r} cannot be served; use `electra "
                 "predict`"
             )
-        is_stock = TASK not in read_json(folder, CONFIG)
-        takes_any = is_stock and model.task.kind in ("classify", "glue")
+        takes_any = getattr(model.task, "text_pair", "") is None
         self.answerer = Answerer(model, takes_any, default_device())
 
     def compute(self, key: Hashable, items: Sequence[Any]) -> Sequence[Any]:

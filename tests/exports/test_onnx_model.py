@@ -26,7 +26,7 @@ from electra.model.huggingface import EncoderOnly, save
 from electra.model.networks import Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.tasks import find_task
-from electra.tasks.models import model_folder, save_tuned
+from electra.tasks.models import build_network, load_pretrained, model_folder, save_tuned
 from tests.tasks.test_modernbert import SHAPE, TASKS, toy_network
 from tests.tasks.toys import TOYS, tiny_model, toy_tokenizer, written
 
@@ -124,6 +124,15 @@ def test_a_head_that_transformers_does_not_have_is_refused_with_a_remedy(
     with pytest.raises(UserError, match=r"no class in transformers.*--head simple"):
         exported(tmp_path / "model", tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+def test_more_labels_than_transformers_holds_are_refused_with_the_limit(tmp_path: Path) -> None:
+    labels = tuple(f"class {number}" for number in range(17))
+    task = find_task("classify", labels=labels, metrics=("accuracy",), regression=False)
+    network = build_network(load_pretrained(tiny_model(tmp_path / "tiny")), task, dropout=0.0)
+    save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={})
+    with pytest.raises(UserError, match="of 16 labels at most it has one; run this model with"):
+        exported(tmp_path / "model", tmp_path / "onnx")
 
 
 # ---- every head of both families -----------------------------------------------------------------

@@ -335,3 +335,15 @@ def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(
             path.unlink()
     write_cached(features, folder / "3.safetensors", max_bytes=2 * size)
     assert sorted(path.stem for path in folder.glob("*.safetensors")) == ["2", "3"]
+
+
+def test_more_labels_than_transformers_holds_are_warned_of_before_training(
+    prepare: Prepare, tmp_path: Path, messages: list[str]
+) -> None:
+    for count in (16, 17):  # of width 32
+        rows = "".join(f"the dog sat on {number},{number}th\n" for number in range(count))
+        data = written(tmp_path / f"{count}.csv", f"text,label\n{rows}")
+        messages.clear()
+        prepare(train=data, dev=data)
+        expected = "17 labels are more than the 16 that transformers' class holds at width 32"
+        assert any(expected in message for message in messages) == (count == 17)

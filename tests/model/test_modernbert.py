@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from electra.checksums import CHECKSUMS
@@ -324,7 +325,6 @@ def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
         ("mlp_bias", True, "mlp_bias is True"),
         ("norm_bias", True, "norm_bias is True"),
         ("hidden_activation", "silu", "hidden_activation is 'silu'"),
-        ("decoder_bias", False, "decoder_bias is False"),
         ("layer_types", ["sliding_attention"] * 3, "layer_types must hold 3 names"),
         ("layer_types", "full_attention", "layer_types"),
         ("rope_scaling", {"type": "linear"}, "rope_scaling is set"),
@@ -332,7 +332,11 @@ def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
         ("rope_parameters", {"full_attention": {"type": "linear"}}, "only rope_type 'default'"),
         ("rope_parameters", {"rope_theta": 1e4}, "must have the keys full_attention and sliding"),
         ("rope_parameters", [1e4], "must have the keys full_attention and sliding"),
-        ("model_type", "bert", "model_type is 'bert'; only ELECTRA and ModernBERT"),
+        (
+            "model_type",
+            "bert",
+            "only ELECTRA and ModernBERT models can be loaded; use it with transformers",
+        ),
         ("hidden_size", "wide", "hidden_size"),
         ("num_attention_heads", 3, r"hidden_size: encoder\.width=32 does not split"),
         ("local_attention", 0, r"local_attention: encoder\.local_attention=0 must be above 0"),
@@ -354,6 +358,33 @@ def test_what_cannot_be_represented_is_refused_with_its_key(
     (tmp_path / "model" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=message):
         model_config.load_shape(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("decoder_bias", False), ("classifier_bias", True), ("classifier_activation", "relu")],
+)
+def test_a_head_that_cannot_be_represented_is_refused_where_it_is_used(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    tokens = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, key: value}
+    config = ModernBertFamily().shape_config(TINY) | tokens
+    torch.manual_seed(0)
+    stock_config = transformers.ModernBertConfig(
+        vocab_size=50, bos_token_id=2, eos_token_id=3, **config
+    )
+    stock = transformers.ModernBertForMaskedLM(stock_config).eval()
+    stock.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"{key} is {value!r}.*use it with transformers itself"):
+        huggingface.load(build_masked_lm(TINY, vocabulary=50), tmp_path)
+    network, report = huggingface.load_encoder(tmp_path)
+    assert bool(report.missing) == (key != "decoder_bias"), "the hidden layer before the output"
+    ids = torch.arange(5, 15)[None]
+    ones = torch.ones_like(ids)
+    with torch.no_grad():
+        theirs = stock.base_model(input_ids=ids, attention_mask=ones).last_hidden_state
+        ours = network.eval().logits(ids, 0 * ones, ones.bool())
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,8 @@ def stock_folder(folder: Path, architecture: str, **settings: Any) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        max_position_embeddings=64,
         initializer_range=0.3,
-        **settings,
+        **{"max_position_embeddings": 64, **settings},
     )
     torch.manual_seed(0)
     getattr(transformers, architecture)(config).save_pretrained(folder)
@@ -268,6 +267,7 @@ def test_a_model_that_transformers_made_is_read_and_agrees(
         ("classes", ("cats", "dogs", "birds")),
         ("classes", ("original", "replaced")),  # as transformers leaves it where nobody names two
         ("tags", ("O", "B-PER", "B-LOC")),
+        ("tags", ("original", "replaced")),
     ],
 )
 def test_a_discriminator_that_transformers_fine_tuned_is_read_and_agrees(

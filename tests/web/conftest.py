@@ -27,7 +27,11 @@ from tests.tasks.toys import tiny_model
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 TASKS: dict[str, Task[Any, Any]] = {
     "classes": Classify(
-        name="classify", labels=("cats", "dogs"), regression=False, metrics=("accuracy",)
+        name="classify",
+        text_pair="",
+        labels=("cats", "dogs"),
+        regression=False,
+        metrics=("accuracy",),
     ),
     "scores": Classify(
         name="classify",
@@ -41,7 +45,11 @@ TASKS: dict[str, Task[Any, Any]] = {
     "tags": Tag(name="ner", labels=TAGS),
     "choices": Choose(name="choose", count=3),
     "labels": MultiLabel(
-        name="classify", labels=("a", "b", "c"), multi_label=True, metrics=("f1_micro",)
+        name="classify",
+        text_pair="",
+        labels=("a", "b", "c"),
+        multi_label=True,
+        metrics=("f1_micro",),
     ),
 }
 
