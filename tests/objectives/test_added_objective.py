@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +132,39 @@ def test_it_is_trained_measured_exported_and_resumed(
     assert losses[-1] < losses[0]
     assert 0.5 < outcome.scores["segment_accuracy"] <= 1
     assert ElectraForMaskedLM.from_pretrained(run / "encoder").config.num_hidden_layers == 2
+
+
+@pytest.mark.parametrize("method", ["forward", "measure", "networks"])
+def test_a_mistake_in_it_ends_the_run_as_failed_with_its_own_error_and_the_last_checkpoint(
+    recipe_file: str,
+    toy_shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    calls = {"forward": 3 * 5 + 1, "measure": 1, "networks": 1}[method]  # the one that fails
+    answer, done = getattr(Segments, method), itertools.count(1)
+
+    def fail(*arguments: object) -> object:
+        if next(done) == calls:
+            raise ValueError("my own mistake")
+        return answer(*arguments)
+
+    monkeypatch.setattr(Segments, method, fail)
+    run = tmp_path / "run"
+    recipe = load_recipe(recipe_file, flags=[*TOY_FLAGS, "--max-steps", "10"])
+    with pytest.raises(ValueError, match="my own mistake") as failed:
+        pretrain(recipe, data=toy_shards, output_dir=run, quiet=True)
+    step, last = {"forward": (5, 4), "measure": (10, 8), "networks": (10, 10)}[method]
+    status = json.loads((run / "status.json").read_text())
+    assert (status["status"], status["step"]) == ("failed", step)
+    assert (status["message"], status["checkpoint"]) == (
+        "ValueError: my own mistake",
+        f"checkpoint-{last}",
+    )
+    (note,) = failed.value.__notes__
+    assert note.startswith(f"after step {step}: the last good checkpoint is {run}")
+    assert note.endswith("the same command continues from there.")
 
 
 def test_its_settings_its_costs_and_its_metrics_are_known(recipe_file: str) -> None:
