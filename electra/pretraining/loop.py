@@ -23,6 +23,7 @@ from electra.model.flops import standard
 from electra.pretraining.run import Run
 from electra.pretraining.verdict import (
     diagnosis_step,
+    format_scores,
     lasting_collapse,
     plateau_warnings,
     update_left_plateau,
@@ -175,7 +176,8 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
         return False
     before = run.scores
     run.scores, run.evaluation_due = scores, False
-    journal.record(run.step, scores, prefix="eval_")
+    shown = format_scores(run.recipe.objective.metrics(), scores)
+    journal.record(run.step, scores, prefix="eval_", shown=shown)
     if failure := lasting_collapse(scores, run.recipe, step=run.step, before=before):
         raise Collapse(failure)
     explain_scores(run, journal, before)

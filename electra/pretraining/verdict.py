@@ -168,6 +168,20 @@ def what_to_change(recipe: Recipe) -> str:
 # ---- during the run ------------------------------------------------------------------------------
 
 
+def format_scores(metrics: Sequence[Metric], scores: Mapping[str, float]) -> str:
+    """Return held-out scores by their keys in metrics.jsonl, each beside its baseline."""
+    texts = []
+    for metric in metrics:
+        if not metric.is_shown or metric.name not in scores:
+            continue
+        text = f"{metric.name} {metric.form.format(scores[metric.name])}"
+        baseline = metric.baseline_in(scores)
+        if baseline is not None:
+            text += f" ({metric.form.format(baseline)})"
+        texts.append(text)
+    return f"held-out (baseline): {'  '.join(texts)}"
+
+
 def update_left_plateau(
     left: dict[str, int], scores: Mapping[str, float], recipe: Recipe, *, step: int, tokens: int
 ) -> list[str]:

@@ -113,15 +113,13 @@ def recipe_file(tmp_path: Path) -> Iterator[str]:
 
 
 def test_it_is_trained_measured_exported_and_resumed(
-    recipe_file: str, toy_shards: Path, tmp_path: Path
+    recipe_file: str, toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     short = load_recipe(recipe_file, flags=[*TOY_FLAGS, "--max-steps", "8"])
     pretrain(short, data=toy_shards, output_dir=run, quiet=True)
     whole = load_recipe(recipe_file, flags=TOY_FLAGS)
-    outcome = pretrain(
-        whole, data=toy_shards, output_dir=run, quiet=True, resume_schedule="stretch"
-    )
+    outcome = pretrain(whole, data=toy_shards, output_dir=run, resume_schedule="stretch")
     assert (outcome.status, outcome.step) == ("finished", 20)
     losses = [
         entry["segments"]
@@ -130,6 +128,10 @@ def test_it_is_trained_measured_exported_and_resumed(
     ]
     assert len(losses) == 20
     assert losses[-1] < losses[0]
+    printed = capsys.readouterr().err
+    assert f"step 20/20  segments {losses[-1]:.4f}  " in printed
+    score = outcome.scores["segment_accuracy"]
+    assert f"step 20/20  held-out (baseline): segment_accuracy {score:.3f} (0.500)" in printed
     assert 0.5 < outcome.scores["segment_accuracy"] <= 1
     assert ElectraForMaskedLM.from_pretrained(run / "encoder").config.num_hidden_layers == 2
 
