@@ -31,6 +31,9 @@ from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import journal
 from tests.conftest import TOY_FLAGS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 RECIPE = """
 [objective]
@@ -181,6 +184,16 @@ def test_a_setting_of_another_objective_is_refused(recipe_file: str) -> None:
     with pytest.raises(UserError) as refused:
         load_recipe(recipe_file, flags=["--objective.masking.rate", "0.2"])
     assert refused.value.key == "objective.masking"  # type: ignore[attr-defined]
+
+
+def test_without_its_file_a_recipe_of_it_is_refused_with_the_way_to_register_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "segments.toml"
+    path.write_text(RECIPE, encoding="utf8")
+    match = wording("without_its_file_a_recipe_of_it_is_refused_with_the_way_to_register_it")
+    with pytest.raises(UserError, match=match):
+        load_recipe(str(path))
 
 
 def test_a_class_that_declares_too_little_or_a_name_that_is_taken_is_refused() -> None:
