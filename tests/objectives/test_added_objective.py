@@ -27,9 +27,11 @@ from electra.objectives.metrics import Metric
 from electra.objectives.objective import Objective
 from electra.objectives.settings import REGISTERED, ObjectiveConfig, register
 from electra.objectives.vocabulary import Vocabulary
+from electra.pretraining.dry_run import inspect_run
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
-from electra.runs import journal
+from electra.runs import journal, run_dir
 from tests.conftest import TOY_FLAGS
 from tests.wording import wording_of
 
@@ -147,7 +149,7 @@ def test_a_mistake_in_it_ends_the_run_as_failed_with_its_own_error_and_the_last_
     monkeypatch: pytest.MonkeyPatch,
     method: str,
 ) -> None:
-    calls = {"forward": 3 * 5 + 1, "measure": 1, "networks": 1}[method]  # the one that fails
+    calls = {"forward": 3 * 5 + 1, "measure": 1, "networks": 2}[method]  # the one that fails
     answer, done = getattr(Segments, method), itertools.count(1)
 
     def fail(*arguments: object) -> object:
@@ -170,6 +172,54 @@ def test_a_mistake_in_it_ends_the_run_as_failed_with_its_own_error_and_the_last_
     (note,) = failed.value.__notes__
     assert note.startswith(f"after step {step}: the last good checkpoint is {run}")
     assert note.endswith("the same command continues from there.")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "status"),
+    [
+        ("networks", {}, None),
+        ("networks", {"mynet": None}, None),
+        ("networks", {"discriminator": nn.Linear(1, 1)}, None),
+        ("forward", torch.ones(()), "failed"),
+        ("forward", Loss(torch.ones(()), {"step": torch.ones(())}), "failed"),
+        ("forward", Loss(torch.ones(()), {"x": 1.0}), "failed"),  # type: ignore[dict-item]
+    ],
+    ids=["no_network", "another_name", "no_model", "no_loss", "reserved_part", "no_tensor"],
+)
+def test_what_it_returns_is_checked_before_the_end_of_the_first_step(
+    recipe_file: str,
+    toy_shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    method: str,
+    answer: object,
+    status: str | None,
+) -> None:
+    monkeypatch.setattr(Segments, method, lambda *_: answer)
+    recipe, run = load_recipe(recipe_file, flags=TOY_FLAGS), tmp_path / "run"
+    message = wording(f"what_it_returns_is_checked_{request.node.callspec.id}")
+    with pytest.raises(UserError, match=message):
+        pretrain(recipe, data=toy_shards, output_dir=run, quiet=True)
+    assert run_dir.get_status(run).get("status") == status
+    with pytest.raises(UserError, match=message):
+        inspect_run(recipe, PretrainOptions(data=toy_shards), None)
+
+
+def test_a_metric_that_is_declared_and_not_measured_is_warned_of_once(
+    recipe_file: str,
+    toy_shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    declared = Metric(name="lost_loss", title="loss", network="encoder", baseline="baseline_lost")
+    monkeypatch.setattr(SegmentsConfig, "metrics", lambda _: (declared,))
+    flags = [*TOY_FLAGS, "--max-steps", "2", "--eval-steps", "1"]
+    recipe = load_recipe(recipe_file, flags=flags)
+    pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    warning = wording("a_metric_that_is_declared_and_not_measured_is_warned_of_once")
+    assert capsys.readouterr().err.count(warning) == 1
 
 
 def test_its_settings_its_costs_and_its_metrics_are_known(recipe_file: str) -> None:
