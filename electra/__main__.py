@@ -68,6 +68,7 @@ def print_error(error: Exception, code: int, debug: bool) -> int:
     text = str(error)
     if not isinstance(error, (CycloptsError, UserError, RunFailed, OSError)):
         text = f"{type(error).__name__}: {text} (--debug shows where)"
+    text = "; ".join([text, *getattr(error, "__notes__", ())])
     to_stderr(f"error: {shorten(text)}")
     return code
 

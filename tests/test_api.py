@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import electra
+from electra.api.random_numbers import own_random_numbers
 from electra.api.results import FinetuneResult, PretrainResult
 from electra.config import SettingError
 from electra.pretraining.recipe import load_recipe
@@ -204,6 +207,54 @@ def test_the_checks_of_the_command_line_speak_of_keywords(
 ) -> None:
     with pytest.raises(electra.UserError, match=message):
         electra.pretrain("tiny", output_dir=tmp_path / "run", **keywords)
+
+
+def test_a_training_in_another_thread_waits_and_says_so(
+    run: PretrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        results.append(
+            electra.pretrain(
+                "tiny",
+                data=run.output_dir / "data" / "shards",
+                max_steps=2,
+                settings=TINY_RUN,
+                output_dir=tmp_path / "run",
+            )
+        )
+
+    results: list[PretrainResult] = []
+    thread, said = threading.Thread(target=train), ""
+    with own_random_numbers(quiet=True):
+        thread.start()
+        while "another thread of this process is training; waiting" not in said:
+            assert thread.is_alive()
+            said += capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+    thread.join()
+    assert results[0].scores == run.scores
+
+
+def test_training_leaves_the_random_numbers_of_the_program_as_they_were(
+    run: PretrainResult, tiny: Path, tmp_path: Path
+) -> None:
+    before = torch.get_rng_state()
+    electra.pretrain(
+        "tiny",
+        data=run.output_dir / "data" / "shards",
+        max_steps=1,
+        settings=TINY_RUN,
+        output_dir=tmp_path / "run",
+        quiet=True,
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    columns = {"text": "review", "label": "stars"}
+    settings = FEW | {"max_steps": 1}
+    folder = tmp_path / "tuned"
+    electra.finetune(
+        tiny, "classify", train=ROWS, output_dir=folder, settings=settings, quiet=True, **columns
+    )
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # ---- finetune ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 keywords        options become keywords that `help` lists; messages speak of keywords
 rows            tables from files, DataFrames and lists of dicts
+random_numbers  one training of a process at a time draws random numbers
 results         what the functions return, also as HTML for notebooks
 recipes         load_recipe
 pretraining     pretrain

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from electra import tasks
 from electra.api.keywords import as_flags, field_values, takes_keywords
+from electra.api.random_numbers import own_random_numbers
 from electra.api.results import FinetuneResult
 from electra.api.rows import Data, PathName, find_tables
 from electra.config import UserError
@@ -134,7 +135,8 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
         values["data"] = str(Path(arguments.data))
     output_dir = result_folder(arguments, task.name)
     options = FinetuneOptions(**values)
-    summary = finetune_with_options(Path(arguments.model), task, output_dir, options, tables)
+    with own_random_numbers(quiet=arguments.quiet):
+        summary = finetune_with_options(Path(arguments.model), task, output_dir, options, tables)
     if summary is None:
         raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call continues")
     if options.report and os.environ.get("RANK", "0") == "0":
@@ -155,7 +157,9 @@ def finetune_embedder(arguments: FinetuneArguments) -> FinetuneResult:
     flags = [*as_flags(arguments.given()), *as_flags(arguments.settings)]
     values["flags"] = [*dev_flags(arguments), *flags]
     output_dir = result_folder(arguments, tasks.SIMILAR)
-    summary = finetune_similar(Path(arguments.model), output_dir, FinetuneOptions(**values), tables)
+    options = FinetuneOptions(**values)
+    with own_random_numbers(quiet=arguments.quiet):
+        summary = finetune_similar(Path(arguments.model), output_dir, options, tables)
     if summary is None:
         raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call continues")
     return FinetuneResult(

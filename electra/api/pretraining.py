@@ -10,6 +10,7 @@ from typing import Any
 
 from electra import atomic
 from electra.api.keywords import field_values, takes_keywords
+from electra.api.random_numbers import own_random_numbers
 from electra.api.recipes import RecipeArguments, build_recipe
 from electra.api.results import PretrainResult
 from electra.api.rows import Data, PathName, as_items, holds_rows, rows_table
@@ -64,7 +65,8 @@ def pretrain(arguments: PretrainArguments) -> PretrainResult:
     options = field_values(PretrainOptions, arguments)
     check_asked_data(recipe, asked, PretrainOptions(**options), output_dir)
     options["corpus"] = find_corpus(arguments, output_dir)
-    outcome = run_pretraining(recipe, output_dir=output_dir, **options)
+    with own_random_numbers(quiet=arguments.quiet):
+        outcome = run_pretraining(recipe, output_dir=output_dir, **options)
     if outcome.status != "finished":
         raise KeyboardInterrupt(
             f"stopped at step {outcome.step:,} with a checkpoint; the same call continues"

@@ -27,6 +27,7 @@ from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.model.weight_files import read_json
 from electra.model.workload import FLOAT, Terms, Workload
 from electra.objectives.settings import (
+    REGISTERED,
     LeftToRightConfig,
     MaskedLMConfig,
     ObjectiveConfig,
@@ -205,14 +206,26 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
         model_config.check_one_family(folder, generator)
     shape, vocabulary, role = model_config.load_shape(folder)
     values = read_json(folder, MODEL_CONFIG).get("electra_recipe")
+    reason = "no recipe recorded"
+    if objective := unregistered_objective(values):
+        reason, values = f"its objective {objective!r} is not registered here", None
     if values is None:
         recipe = recipe_for_shape(shape, role)
-        name = f"{folder} (no recipe recorded; rows of {recipe.data.length}, steps as for small)"
+        name = f"{folder} ({reason}; rows of {recipe.data.length}, steps as for small)"
     else:
         name = str(folder)
         recipe = convert(values, Recipe, source=str(folder / MODEL_CONFIG), key="electra_recipe")
         check_recorded_family(recipe, shape, folder)
     return describe_recipe(recipe, name=name, vocabulary=vocabulary, world_size=world_size)
+
+
+def unregistered_objective(values: object) -> str | None:
+    """Return the name of a recorded recipe's objective if only its author's file registers it."""
+    objective = values.get("objective") if isinstance(values, Mapping) else None
+    name = objective.get("name") if isinstance(objective, Mapping) else None
+    if isinstance(name, str) and name not in REGISTERED:
+        return name
+    return None
 
 
 def check_recorded_family(recipe: Recipe, shape: EncoderShape, folder: Path) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 BINS = 4096  # of the discriminator's logits, clipped to ±CLIP; ties in a bin cost AUC below 1e-4
 CLIP = 16.0
+# The scores of a histogram that there are only where it has tokens of both classes.
+OF_BOTH_CLASSES = {"auc", "average_precision", "precision", "recall", "rtd_accuracy"}
 
 
 class Loss(NamedTuple):

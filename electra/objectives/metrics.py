@@ -28,6 +28,8 @@ LOSS_TITLES = {
     "restore": "encoder loss",
     "lm": "next-word loss",
     "nsp": "next-sentence loss",
+    "reward": "generator reward",
+    "baseline": "error of the expected reward",
 }
 
 
@@ -46,6 +48,7 @@ class Metric:
     plateau_meaning: str = ""  # what the network does there
     baseline_answer: str = "without looking at the context"  # how the baseline answers
     spread: str = ""  # the key of how much the network's answers differ from token to token
+    is_shown: bool = True  # in the terminal, while a run trains
 
     def baseline_in(self, scores: Mapping[str, float]) -> float | None:
         """Return the baseline's value, None where `scores` lack it."""
@@ -135,6 +138,7 @@ RTD_METRICS = (
         title="average precision",
         network="discriminator",
         baseline="replaced_fraction",
+        is_shown=False,
     ),
     Metric(
         name="rtd_accuracy",
@@ -142,6 +146,7 @@ RTD_METRICS = (
         network="discriminator",
         baseline="baseline_accuracy",
         form="{:.1%}",
+        is_shown=False,
     ),
     Metric(
         name="precision",
@@ -149,9 +154,15 @@ RTD_METRICS = (
         network="discriminator",
         baseline="replaced_fraction",
         form="{:.1%}",
+        is_shown=False,
     ),
     Metric(
-        name="recall", title="recall at ½", network="discriminator", baseline=0.0, form="{:.1%}"
+        name="recall",
+        title="recall at ½",
+        network="discriminator",
+        baseline=0.0,
+        form="{:.1%}",
+        is_shown=False,
     ),
 )
 

@@ -10,5 +10,6 @@ asked_data          refuse data settings that shards or a tokenizer contradict
 run, loop           the state of a run; its steps
 export              networks to and from transformers folders
 verdict             what the networks know beyond their baselines
+objective_checks    what the methods of an objective return
 diagnosis           warnings about recipes and numbers that are not finite
 """

@@ -20,9 +20,11 @@ from electra.engine.hardware import autocast, peak_flops
 from electra.engine.train_step import FusedTrainStep
 from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
+from electra.pretraining.objective_checks import missing_scores
 from electra.pretraining.run import Run
 from electra.pretraining.verdict import (
     diagnosis_step,
+    format_scores,
     lasting_collapse,
     plateau_warnings,
     update_left_plateau,
@@ -175,7 +177,15 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
         return False
     before = run.scores
     run.scores, run.evaluation_due = scores, False
-    journal.record(run.step, scores, prefix="eval_")
+    metrics = run.recipe.objective.metrics()
+    shown = format_scores(metrics, scores)
+    journal.record(run.step, scores, prefix="eval_", shown=shown)
+    if not before and (missing := missing_scores(metrics, scores)):
+        journal.warn(
+            f"objective {run.recipe.objective.name}: measure() returns no {', '.join(missing)}, "
+            "which metrics() declares; nothing is said of that",
+            even_if_quiet=True,
+        )
     if failure := lasting_collapse(scores, run.recipe, step=run.step, before=before):
         raise Collapse(failure)
     explain_scores(run, journal, before)

@@ -63,12 +63,15 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outco
         hold_early_signals() as early,
     ):
         run = prepare_run(recipe, run_options, output_dir, world)
-        with open_journal(run, quiet=run_options.quiet) as journal:
+        with (
+            open_journal(run, quiet=run_options.quiet) as journal,
+            stop_signals(early) as interrupted,
+            explain_failures(run),
+        ):
             print_start(run, journal)
-            with stop_signals(early) as interrupted, explain_failures(run):
-                with AsyncCheckpointer() as checkpointer:
-                    train(run, journal, interrupted, checkpointer)
-                return finish(run, journal)
+            with AsyncCheckpointer() as checkpointer:
+                train(run, journal, interrupted, checkpointer)
+            return finish(run, journal)
 
 
 def open_journal(run: Run, *, quiet: bool) -> Journal:
@@ -114,7 +117,10 @@ def schedule_notes(recipe: Recipe) -> list[str]:
 
 @contextmanager
 def explain_failures(run: Run) -> Iterator[None]:
-    """Turn errors of the training loop into RunFailed, with the last good checkpoint in it."""
+    """Write that a run failed, and name its last good checkpoint: in a RunFailed, or in a note.
+
+    An error that may be one of the code, such as that of a user's own objective, stays as it is.
+    """
     try:
         yield
     except NonFiniteGradient as error:
@@ -129,11 +135,15 @@ def explain_failures(run: Run) -> Iterator[None]:
         raise RunFailed(run.failure_message(message, remedy)) from error
     except (RunFailed, OSError, SafetensorError) as error:
         raise RunFailed(run.failure_message(error)) from error
-    except RuntimeError as error:
-        hang = run.world.hang_report_for(error)
-        if hang is None:
-            raise
-        raise RunFailed(run.failure_message(hang)) from error
+    except Exception as error:
+        hang = None
+        if isinstance(error, RuntimeError):
+            hang = run.world.hang_report_for(error)
+        if hang is not None:
+            raise RunFailed(run.failure_message(hang)) from error
+        safe = run.record_failure(f"{type(error).__name__}: {error}")
+        error.add_note(f"after step {run.step}: {safe}")
+        raise
 
 
 def finish(run: Run, journal: Journal) -> Outcome:

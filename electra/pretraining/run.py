@@ -100,6 +100,10 @@ class Run:
 
     def failure_message(self, failure: Exception | str, remedy: str = FIX) -> str:
         """Return what happened, what is safe and what to do, and write it to status.json."""
+        return f"after step {self.step}: {failure}; {self.record_failure(str(failure), remedy)}"
+
+    def record_failure(self, failure: str, remedy: str = FIX) -> str:
+        """Write a failure to status.json, and return what is safe and what to do."""
         last = checkpoint.latest(self.output_dir)
         self.checkpoint, safe = None, "no checkpoint had been written yet"
         then = "starts over"
@@ -108,5 +112,5 @@ class Run:
             then = "continues from there"
         if self.world.is_main:
             with contextlib.suppress(OSError):
-                self.set_status("failed", message=str(failure))
-        return f"after step {self.step}: {failure}; {safe}. {remedy}, {self.same_command} {then}."
+                self.set_status("failed", message=failure)
+        return f"{safe}. {remedy}, {self.same_command} {then}."

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,6 +43,7 @@ from electra.pretraining.export import (
     find_tokenizer_folder,
     initialise_from,
 )
+from electra.pretraining.objective_checks import check_networks, named_losses
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.origin import card_content, find_origin
 from electra.pretraining.recipe import Recipe
@@ -210,6 +212,7 @@ def build_objective_from_recipe(recipe: Recipe, shards: Shards) -> Objective:
         vocabulary=shards.tokenizer,
         unigrams=(counts / counts.sum()).float(),
     )
+    check_networks(objective, name=recipe.objective.name)
     set_activation_checkpointing(objective, recipe.training.activation_checkpointing)
     return objective
 
@@ -348,7 +351,7 @@ def build_run_train_step(run: Run, resumed: Checkpoint | None) -> TrainStep:
         average = WeightAverage(run.optimizer, settings.ema_decay)
     return build_train_step(
         run.objective,
-        lambda loss: {"loss": loss.total, **loss.parts},
+        partial(named_losses, name=run.recipe.objective.name),
         OptimizerSetup(
             run.optimizer,
             run.recipe.optimizer,

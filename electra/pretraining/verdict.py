@@ -14,13 +14,18 @@ from electra.objectives.metrics import Metric
 from electra.pretraining.budget import MAX_WARMUP_SHARE
 from electra.pretraining.recipe import Recipe
 
-FineTuning = Literal["likely", "doubtful", "early", "unlikely", "unknown"]  # to help
+# to help
+FineTuning = Literal["likely", "partly", "doubtful", "early", "unlikely", "unknown"]
 SENTENCES: dict[FineTuning, str] = {
     "likely": "fine-tuning from this model is likely to help: its network uses the context",
+    "partly": (
+        "fine-tuning from this model may help, but less than it could: its network is better than "
+        "its baseline by one of its losses, and has learned little or nothing by another"
+    ),
     "doubtful": (
-        "fine-tuning from this model may help, but less than it could: its network finds "
-        "replacements, but its generator hardly uses the context, and what that makes is easy to "
-        "find"
+        "fine-tuning from this model may help, but less than it could: its network is better than "
+        "its baseline, but its generator has learned little or nothing, and what that makes is "
+        "easy to find"
     ),
     "early": (
         "fine-tuning from this model may help a little: its encoder predicts masked words from the "
@@ -84,8 +89,10 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
         fine_tuning = "unlikely"
         if is_one_encoder(recipe) and len(at_baseline) < len(judged) and not has_collapsed:
             fine_tuning = "early"
-    elif at_baseline:
+    elif any(metric.network != judged[0].network for metric in at_baseline):
         fine_tuning = "doubtful"
+    elif at_baseline:
+        fine_tuning = "partly"
     change = ""
     if at_baseline:
         change = what_to_change(recipe)
@@ -125,7 +132,15 @@ def describe_network(
     # The number after a loss is the one that people know: an AUC or an accuracy.
     following = metrics[metrics.index(metric) + 1 :][:1]
     numbers += [describe_score(other, scores) for other in following if other.name in scores]
-    return f"{metric.network}: {state}; {', '.join(numbers)}"
+    return f"{name_network(metric, metrics)}: {state}; {', '.join(numbers)}"
+
+
+def name_network(metric: Metric, metrics: Sequence[Metric]) -> str:
+    """Return the network of a loss, with what it predicts where several losses judge it."""
+    losses = [other for other in judged_metrics(metrics) if other.network == metric.network]
+    if len(losses) == 1:
+        return metric.network
+    return f"{metric.network} ({metric.predicts or metric.name})"
 
 
 def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
@@ -169,6 +184,20 @@ def what_to_change(recipe: Recipe) -> str:
 # ---- during the run ------------------------------------------------------------------------------
 
 
+def format_scores(metrics: Sequence[Metric], scores: Mapping[str, float]) -> str:
+    """Return held-out scores by their keys in metrics.jsonl, each beside its baseline."""
+    texts = []
+    for metric in metrics:
+        if not metric.is_shown or metric.name not in scores:
+            continue
+        text = f"{metric.name} {metric.form.format(scores[metric.name])}"
+        baseline = metric.baseline_in(scores)
+        if baseline is not None:
+            text += f" ({metric.form.format(baseline)})"
+        texts.append(text)
+    return f"held-out (baseline): {'  '.join(texts)}"
+
+
 def update_left_plateau(
     left: dict[str, int], scores: Mapping[str, float], recipe: Recipe, *, step: int, tokens: int
 ) -> list[str]:
@@ -177,18 +206,19 @@ def update_left_plateau(
     A network that falls back is no longer noted. In warm-up a discriminator may only have learned
     to find the words of an untrained generator.
     """
-    messages = []
-    for metric in judged_metrics(recipe.objective.metrics()):
+    messages, metrics = [], recipe.objective.metrics()
+    for metric in judged_metrics(metrics):
+        network = name_network(metric, metrics)
         if metric.name not in scores or metric.is_at_baseline(scores):
             if left.pop(metric.name, None) is not None and metric.name in scores:
                 messages.append(
-                    f"step {step:,}: the {metric.network} is back on the plateau; "
+                    f"step {step:,}: the {network} is back on the plateau; "
                     f"{describe_score(metric, scores)}"
                 )
         elif metric.name not in left and step > recipe.optimizer.warmup_steps:
             left[metric.name] = step
             messages.append(
-                f"step {step:,}: the {metric.network} has left the plateau after {tokens:,} "
+                f"step {step:,}: the {network} has left the plateau after {tokens:,} "
                 f"tokens; {describe_score(metric, scores)}"
             )
     return messages

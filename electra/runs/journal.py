@@ -25,12 +25,33 @@ Item = TypeVar("Item")
 FAILED, STOPPED_EARLY = 1, 75  # exit codes, as trackers are told them
 MAX_VALUE = 1e30  # sums of values below it stay finite
 
-DISPLAY_FORMATS = {
-    "loss": "loss {:.4f}",
+# What an entry of training holds besides the parts of the loss.
+NOT_LOSSES = {
+    "step",
+    "time",
+    "loss",
+    "tokens_per_second",
+    "examples_per_second",
+    "data_wait",
+    "mfu",
+    "not_finite",
+    "learning_rate",
+    "grad_norm",
+    "grad_norm_max",
+    "tokens_seen",
+    "epoch",
+}
+LOSS_FORMATS = {
     "mlm": "mlm {:.3f}",
     "rtd": "rtd {:.4f}",
     "restore": "restore {:.3f}",
+    "lm": "lm {:.3f}",
+    "nsp": "nsp {:.3f}",
     "reward": "reward {:.3f}",
+    "baseline": "",  # the error of an adversary's expected reward: no place on the line
+}
+OWN_LOSS = "{name} {{:.4f}}"  # of a part that only a user's objective has
+DISPLAY_FORMATS = {
     "auc": "auc {:.3f}",
     "examples_per_second": "{:,.0f} examples/s",
     "tokens_per_second": "{:,.0f} tok/s",
@@ -64,6 +85,7 @@ class Journal:
         self.start_time = time.monotonic()
         self.is_silent = path is None
         self.latest: dict[str, float] = {}
+        self.losses: list[str] = []  # the names of the parts of the loss
         self.console = Terminal(stderr=True, quiet=quiet or self.is_silent, highlight=False)
         self.file: TextIO | None = None
         self.trackers: dict[str, Tracker] = {}
@@ -109,7 +131,8 @@ class Journal:
         """Move the progress bar to a step and show the latest metrics beside it."""
         self.overall.advance(step)
         if self.is_live:
-            self.progress.update(self.task, completed=step, description=format_metrics(self.latest))
+            description = format_metrics(self.latest, self.losses)
+            self.progress.update(self.task, completed=step, description=description)
 
     def track(self, batches: Sequence[Item], name: str) -> Iterator[Item]:
         """Yield batches, and show how many are done: on the progress bar, or as lines."""
@@ -123,17 +146,25 @@ class Journal:
                 shown = time.monotonic()
                 self.info(progress)
 
-    def record(self, step: int, values: Mapping[str, float], *, prefix: str = "") -> None:
-        """Append one line to metrics.jsonl, and print it where there is no progress bar."""
+    def record(
+        self, step: int, values: Mapping[str, float], *, prefix: str = "", shown: str = ""
+    ) -> None:
+        """Append one line to metrics.jsonl, and print it where there is no progress bar.
+
+        What is `shown` in place of the values is printed above a progress bar, too.
+        """
         self.latest.update(values)
+        losses = []
+        if not prefix:
+            losses = self.losses = [name for name in values if name not in NOT_LOSSES]
         named = {prefix + name: value for name, value in values.items()}
         if self.file is not None:
             self.append_line(step, named)
         for name in list(self.trackers):
             self.call_tracker(name, lambda tracker: tracker.log(step, named))
         self.overall.advance(step)
-        text = format_metrics(values)
-        if text and not self.is_live and not self.is_silent:
+        text = shown or format_metrics(values, losses)
+        if text and (shown or not self.is_live) and not self.is_silent:
             left = format_duration(self.seconds_left(step))
             in_all = self.overall.seconds_left()
             if self.overall.trainings > 1 and in_all is not None:
@@ -176,14 +207,19 @@ def finite_or_none(value: float) -> float | None:
     return None
 
 
-def format_metrics(values: Mapping[str, float]) -> str:
-    """Return the metrics that are worth a place on the line, in a fixed order."""
+def format_metrics(values: Mapping[str, float], losses: Sequence[str]) -> str:
+    """Return the metrics that are worth a place on the line, in a fixed order.
+
+    The sum of the losses says little beside them; a loss without parts is all there is.
+    """
+    forms = {"loss": "loss {:.4f}"}
+    if losses:
+        forms = {name: form for name, form in LOSS_FORMATS.items() if name in losses}
+        forms |= {name: OWN_LOSS.format(name=name) for name in losses if name not in LOSS_FORMATS}
     texts = []
-    for name, form in DISPLAY_FORMATS.items():
-        # The sum of two losses says little beside them; a single loss is all there is.
-        is_sum = name == "loss" and "mlm" in values
+    for name, form in (forms | DISPLAY_FORMATS).items():
         is_second = name == "tokens_per_second" and "examples_per_second" in values
-        if name in values and not is_sum and not is_second:
+        if name in values and form and not is_second:
             texts.append(form.format(values[name]))
     return "  ".join(texts)
 

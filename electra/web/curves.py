@@ -87,15 +87,18 @@ def max_step(entries: Sequence[Mapping[str, Any]]) -> int:
 def read_series(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the series that a journal holds: losses, held-out metrics, rate and speed."""
     metrics = known_metrics(entries)
-    baselines = {metric.name: metric for metric in metrics}
-    for key, title in LOSS_TITLES.items():
+    own = own_metrics(entries, metrics)
+    baselines = {metric.name: metric for metric in [*metrics, *own]}
+    for key, title in (LOSS_TITLES | own_losses(entries)).items():
         if points := points_of(entries, key):
             baseline = None
             if metric := baselines.get(f"{key}_loss"):
                 baseline = baseline_points(entries, metric)
             yield as_series(f"{title}, training", "loss", points, baseline)
-    for metric in metrics:
+    for metric in [*metrics, *own]:
         group = group_of(metric.name)
+        if metric in own:
+            group = group or metric.title
         points = points_of(entries, EVAL + metric.name)
         if group and points:
             name = f"{metric.network}: {metric.title}, held-out"
@@ -117,6 +120,30 @@ def known_metrics(entries: Sequence[Mapping[str, Any]]) -> list[Metric]:
         *RESTORE_METRICS,
         *NEXT_SENTENCE_METRICS,
         *LEFT_TO_RIGHT_METRICS,
+    ]
+
+
+def own_losses(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the titles of the losses that only a user's objective has."""
+    keys = dict.fromkeys(key for entry in entries for key in entry)
+    known = journal.NOT_LOSSES | LOSS_TITLES.keys()
+    return {key: key for key in keys if key not in known and not key.startswith(EVAL)}
+
+
+def own_metrics(entries: Sequence[Mapping[str, Any]], known: Sequence[Metric]) -> list[Metric]:
+    """Return the held-out metrics that only a user's objective has, by their keys."""
+    keys = dict.fromkeys(key for entry in entries for key in entry)
+    names = [key.removeprefix(EVAL) for key in keys if key.startswith(EVAL)]
+    others = {key for metric in known for key in (metric.name, metric.baseline, metric.spread)}
+    return [
+        Metric(
+            name=name,
+            title=name.replace("_", " "),
+            network="objective",
+            baseline=f"baseline_{name}",
+        )
+        for name in names
+        if name not in others and not name.startswith("baseline_")
     ]
 
 

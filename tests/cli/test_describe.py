@@ -268,6 +268,19 @@ def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
         describe_folder(tmp_path)
 
 
+def test_a_model_of_an_objective_that_is_not_registered_is_described_by_its_shape(
+    tmp_path: Path,
+) -> None:
+    ElectraForPreTraining(ElectraConfig(**STOCK)).save_pretrained(tmp_path)
+    by_shape = describe_folder(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    recorded = {"electra_recipe": {"objective": {"name": "rtd-clm", "weight": 2.0}}}
+    (tmp_path / "config.json").write_text(json.dumps(values | recorded))
+    described = describe_folder(tmp_path)
+    assert described.standard == by_shape.standard
+    assert "its objective 'rtd-clm' is not registered here; rows of" in described.name
+
+
 def test_a_recipe_of_the_other_family_is_refused(tmp_path: Path) -> None:
     ElectraForPreTraining(ElectraConfig(**STOCK)).save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())

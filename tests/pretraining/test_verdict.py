@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from electra.objectives.metrics import PLATEAU_RATIO
+from electra.objectives.metrics import PLATEAU_RATIO, RTD_METRICS, Metric
 from electra.pretraining import verdict as verdict_module
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
@@ -109,6 +109,34 @@ def test_a_network_above_its_baseline_is_not_said_to_know_what_that_knows() -> N
     assert "(the generator knows hardly more than how frequent words are)" in generator
     generator = judge(NO_GENERATOR | {"mlm_loss": 10.3}, RECIPE).networks[1]
     assert "(the generator is worse than its baseline); loss 10.300 (6.000 without" in generator
+
+
+def test_the_verdict_and_the_line_of_a_generator_agree() -> None:
+    for loss in (6.01, 10.3):  # at its baseline, and worse
+        verdict = judge(NO_GENERATOR | {"mlm_loss": loss}, RECIPE)
+        assert "its generator has learned little or nothing" in verdict.text
+        assert verdict.networks[1].startswith("generator: has learned little or nothing")
+
+
+def test_two_losses_of_one_network_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Metric(
+        name="clm_loss",
+        title="restored words, loss",
+        network="discriminator",
+        baseline=6.0,
+        plateau_ratio=PLATEAU_RATIO,
+        predicts="original words",
+        plateau_meaning="the head knows word frequencies only",
+    )
+    objective = type(RECIPE.objective)
+    monkeypatch.setattr(objective, "metrics", lambda _: (*RTD_METRICS, own))
+    verdict = judge(HEALTHY | {"clm_loss": 5.9}, RECIPE)
+    assert verdict.fine_tuning == "partly"
+    first, second = verdict.networks
+    assert first.startswith("discriminator (replaced or original): has learned to use the context")
+    assert second.startswith("discriminator (original words): has learned little or nothing")
+    (message,) = messages({}, HEALTHY, QUICK, 20)
+    assert message.startswith("step 20: the discriminator (replaced or original) has left")
 
 
 def test_the_criterion_is_that_of_the_trials() -> None:

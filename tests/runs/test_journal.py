@@ -17,6 +17,7 @@ from electra.runs.journal import (
     Journal,
     MetricsWindow,
     draw_chart,
+    format_metrics,
     read_metrics,
 )
 from electra.runs.progress import OverallProgress, format_duration, progress_bar
@@ -36,6 +37,13 @@ def test_every_record_is_one_line_on_disk_at_once(tmp_path: Path) -> None:
         {"step": 1, "loss": 2.5},
         {"step": 2, "eval_auc": 0.5},
     ]
+
+
+def test_the_parts_of_a_loss_are_shown_in_its_place_and_those_of_ones_own_last() -> None:
+    values = {"loss": 9.0, "clm": 6.5, "mlm": 5.0, "rtd": 0.25, "tokens_per_second": 1e3}
+    shown = "mlm 5.000  rtd 0.2500  clm 6.5000  1,000 tok/s"
+    assert format_metrics(values, ["clm", "mlm", "rtd"]) == shown
+    assert format_metrics({"loss": 9.0, "grad_norm": 1.0}, []) == "loss 9.0000"
 
 
 def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:

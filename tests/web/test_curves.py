@@ -23,6 +23,25 @@ def test_every_loss_has_its_baseline(client: TestClient, api: dict[str, str]) ->
     assert series["learning rate"]["baseline"] is None
 
 
+def test_losses_and_metrics_of_an_objective_of_ones_own_are_series_too(tmp_path: Path) -> None:
+    write_journal(tmp_path)
+    own = {"eval_clm_loss": 6.0, "eval_baseline_clm_loss": 6.5, "eval_perplexity": 400.0}
+    lines = [{"step": 5, "clm": 6.2, "grad_norm": 1.0, "loss": 7.0}, {"step": 5, **own}]
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf8") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+    write_journal(tmp_path / "known")
+    known = [each["name"] for each in Curves(tmp_path / "known").read(after=-1)["series"]]
+    series = {each["name"]: each for each in Curves(tmp_path).read(after=-1)["series"]}
+    assert series.keys() - set(known) == {
+        "clm, training",
+        "objective: clm loss, held-out",
+        "objective: perplexity, held-out",
+    }
+    assert series["objective: clm loss, held-out"]["baseline"] == [[5, 6.5]]
+    assert series["clm, training"]["baseline"] == [[5, 6.5]]
+    assert series["objective: perplexity, held-out"]["group"] == "perplexity"
+
+
 def test_a_page_asks_for_what_is_new_alone(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_journal(run, 4)

@@ -1,0 +1,54 @@
+"""Random numbers in a program that trains: one training at a time draws them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from electra.console import to_stderr
+
+training = threading.RLock()
+
+
+@contextmanager
+def own_random_numbers(*, quiet: bool) -> Iterator[None]:
+    """Wait for another training of this process; in the end restore the random numbers of the
+    caller.
+
+    torch has one generator for all threads. Of two trainings that draw from it, none could be
+    repeated.
+    """
+    if not training.acquire(blocking=False):
+        if not quiet:
+            to_stderr(
+                "another thread of this process is training; waiting for it (trainings run side by "
+                "side in processes of their own)"
+            )
+        training.acquire()
+    try:
+        with restored_random_numbers():
+            yield
+    finally:
+        training.release()
+
+
+@contextmanager
+def restored_random_numbers() -> Iterator[None]:
+    """Leave the global generators of torch, NumPy and Python as they were.
+
+    sentence-transformers seeds the last two.
+    """
+    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count() * has_cuda)
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
