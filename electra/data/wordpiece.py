@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+REQUIRED_ROLES = ("pad", "unk", "cls", "sep")  # a fine-tuned model needs no [MASK]
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
 ENCODE_BATCH_LINES = 8_192
 # WordPiece's max_input_chars_per_word: a longer word becomes [UNK].
@@ -60,17 +61,24 @@ class WordPiece:
         self.config = config or {}
         self.companions = companions or {}
         self.display_name = display_name
-        self.pad, self.unk, self.cls, self.sep, self.mask = find_special_ids(
-            self.backend_tokenizer, self.config, display_name=display_name
-        )
+        roles = name_roles(self.config, display_name=display_name)
+        ids = self.find_special_ids(roles)
+        self.pad, self.unk, self.cls, self.sep = (ids[role] for role in REQUIRED_ROLES)
+        self.mask_if_any = ids.get("mask")
 
     @classmethod
-    def load(cls, folder: str | Path) -> WordPiece:
+    def load(cls, folder: str | Path, *, needs_mask: bool = True) -> WordPiece:
         """Load any transformers tokenizer folder, or that of a model that comes with the package.
 
-        One with only a vocab.txt is converted, which imports transformers.
+        One with only a vocab.txt is converted, which imports transformers. A fine-tuned model needs
+        no [MASK].
         """
         folder = resolve_shipped(folder)
+        if folder.is_file():
+            raise UserError(
+                f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
+                "own as tokenizer.json, and name that folder"
+            )
         if not folder.is_dir():
             raise UserError(
                 f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
@@ -92,7 +100,10 @@ class WordPiece:
                 f"{folder}: holds no tokenizer: tokenizer.json or vocab.txt expected, found "
                 f"{names}; name the folder that `electra vocab` or `save_pretrained` wrote"
             )
-        return cls(definition, config=config, companions=companions, display_name=str(folder))
+        tokenizer = cls(definition, config=config, companions=companions, display_name=str(folder))
+        if needs_mask and tokenizer.mask_if_any is None:
+            raise tokenizer.without_mask()
+        return tokenizer
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
@@ -111,6 +122,27 @@ class WordPiece:
         # Otherwise "[MASK]" in the text of a document would become a mask token.
         backend.encode_special_tokens = True
         return backend
+
+    @property
+    def mask(self) -> int:
+        """The id of [MASK]; raise UserError where there is none."""
+        if self.mask_if_any is None:
+            raise self.without_mask()
+        return self.mask_if_any
+
+    def without_mask(self) -> UserError:
+        """Return the error for pre-training with a tokenizer that has no [MASK]."""
+        mask = name_roles(self.config, display_name=self.display_name)["mask"]
+        return missing_roles(self.definition, {"mask": mask}, display_name=self.display_name)
+
+    def find_special_ids(self, roles: dict[str, str]) -> dict[str, int]:
+        """Return the ids of the tokens of all roles; that of [MASK] may be missing."""
+        found = {role: self.backend_tokenizer.token_to_id(roles[role]) for role in roles}
+        ids = {role: token_id for role, token_id in found.items() if token_id is not None}
+        if not ids.keys() >= set(REQUIRED_ROLES):
+            missing = {role: token for role, token in roles.items() if role not in ids}
+            raise missing_roles(self.definition, missing, display_name=self.display_name)
+        return ids
 
     @cached_property
     def size(self) -> int:
@@ -132,7 +164,7 @@ class WordPiece:
             key: definition.get(key)
             for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")
         }
-        special = [self.pad, self.unk, self.cls, self.sep, self.mask]
+        special = [self.pad, self.unk, self.cls, self.sep, self.mask_if_any]
         return fingerprint(parts | {"special": special})
 
     def normalize(self, text: str) -> str:
@@ -194,9 +226,9 @@ def refuse_panics(display_name: str) -> Iterator[None]:
         ) from None
 
 
-def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
-    """Return the ids of [PAD], [UNK], [CLS], [SEP] and [MASK], by the names in the config."""
-    ids = []
+def name_roles(config: dict[str, Any], *, display_name: str) -> dict[str, str]:
+    """Return the tokens of the five roles, by the names in the config."""
+    tokens = {}
     for role, default in ROLES.items():
         configured = config.get(f"{role}_token") or default
         token = configured
@@ -208,17 +240,29 @@ def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name
                 f"{str(configured)[:60]!r}, which is no text; write its spelling, {default!r} for "
                 "one"
             )
-        token_id = backend.token_to_id(token)
-        if token_id is None:
-            added = backend.get_added_tokens_decoder().values()
-            special = ", ".join(token.content for token in added if token.special)
-            raise UserError(
-                f"{display_name}: no {token} token, which pre-training needs; its special tokens "
-                f"are {special or 'none'}; add it and name it {role}_token in "
-                "tokenizer_config.json, or make a vocabulary of your own with `electra vocab`"
-            )
-        ids.append(token_id)
-    return ids
+        tokens[role] = token
+    return tokens
+
+
+def missing_roles(definition: str, missing: dict[str, str], *, display_name: str) -> UserError:
+    """Return the error for a tokenizer without tokens of some roles, which it needs."""
+    added = parse_json(definition).get("added_tokens") or []
+    special = ", ".join(token["content"] for token in added if token["special"])
+    names, them = f"{enumerate_words(missing.values())} tokens", "them and name them"
+    if len(missing) == 1:
+        names, them = names.removesuffix("s"), "it and name it"
+    keys = enumerate_words(f"{role}_token" for role in missing)
+    return UserError(
+        f"{display_name}: no {names}, which pre-training needs; its special tokens are "
+        f"{special or 'none'}; add {them} {keys} in tokenizer_config.json, or make a vocabulary of "
+        "your own with `electra vocab`"
+    )
+
+
+def enumerate_words(words: Iterable[str]) -> str:
+    """Return `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def read_definition(folder: Path) -> str:

@@ -182,12 +182,13 @@ def load_tokenizer(folder: Path) -> WordPiece:
             f"{folder}: a model without its tokenizer: neither tokenizer.json nor vocab.txt is "
             "there; copy the files of the tokenizer that it was pre-trained with into this folder"
         )
-    tokenizer = WordPiece.load(folder)
+    tokenizer = WordPiece.load(folder, needs_mask=False)
     _, vocabulary, _ = model_config.load_shape(folder)
     if tokenizer.size > vocabulary:
         raise UserError(
             f"{folder}: its tokenizer has {tokenizer.size} entries, its network only {vocabulary}; "
-            "they do not belong together"
+            "if tokens were added, save both again after "
+            "`model.resize_token_embeddings(len(tokenizer))`; else put in the model's own tokenizer"
         )
     return tokenizer
 
