@@ -112,7 +112,7 @@ class WordPiece:
 
         try:
             with refuse_panics(self.display_name):
-                backend = Tokenizer.from_str(self.definition)
+                backend = Tokenizer.from_str(self.definition_of_roles())
         except UserError:
             raise
         except Exception as error:  # the library raises plain Exception
@@ -122,6 +122,19 @@ class WordPiece:
         # Otherwise "[MASK]" in the text of a document would become a mask token.
         backend.encode_special_tokens = True
         return backend
+
+    def definition_of_roles(self) -> str:
+        """Return the definition in which the tokens with a role, and no others, are special: a text
+        cannot contain them. Others, such as entity markers, stay whole.
+        """
+        definition = parse_json(self.definition)
+        roles = name_roles(self.config, display_name=self.display_name).values()
+        changed = False
+        for token in definition.get("added_tokens") or []:
+            has_role = token["content"] in roles
+            changed = changed or token["special"] != has_role
+            token["special"] = has_role
+        return json.dumps(definition) if changed else self.definition
 
     @property
     def mask(self) -> int:

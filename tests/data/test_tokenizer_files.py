@@ -44,6 +44,19 @@ def write(folder: Path, tokenizer: Tokenizer, config: dict[str, object] | None) 
     return folder
 
 
+def test_a_text_cannot_contain_a_token_with_a_role_but_other_special_tokens(
+    tmp_path: Path,
+) -> None:
+    backend = build(BYTE_LEVEL)
+    backend.add_special_tokens(["<e1>"])
+    backend.add_tokens(["<brand>"])
+    tokenizer = WordPiece.load(write(tmp_path / "theirs", backend, None))
+    (ids,) = tokenizer.encode(["[SEP] <e1>[MASK] <brand>[PAD][CLS][UNK]"])
+    marks = [backend.token_to_id("<e1>"), backend.token_to_id("<brand>")]
+    assert [token_id for token_id in ids if token_id in marks] == marks
+    assert not set(ids) & set(range(5))
+
+
 def test_the_tokens_that_are_missing_are_named_all_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path / "few", build(BYTE_LEVEL, special=["[UNK]", "<s>"]), None)
     with pytest.raises(UserError, match=wording("the_tokens_that_are_missing")):
