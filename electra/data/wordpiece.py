@@ -13,6 +13,7 @@ from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError
 from electra.data.records import checksum_file
+from electra.data.tokenizer_files import row_processor, stock_config
 from electra.files import (
     parse_json,
     read_bounded_bytes,
@@ -25,9 +26,11 @@ from electra.shipped import resolve_shipped, suggest_shipped
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Row = tuple[list[int], list[int]]  # input_ids and token_type_ids
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 REQUIRED_ROLES = ("pad", "unk", "cls", "sep")  # a fine-tuned model needs no [MASK]
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
+DEFAULT_CONFIG = {"model_max_length": 512}  # of a folder with a vocabulary alone
 ENCODE_BATCH_LINES = 8_192
 # WordPiece's max_input_chars_per_word: a longer word becomes [UNK].
 MAX_WORD_CHARACTERS = 100
@@ -63,6 +66,7 @@ class WordPiece:
         self.display_name = display_name
         roles = name_roles(self.config, display_name=display_name)
         ids = self.find_special_ids(roles)
+        self.special = {role: token for role, token in roles.items() if role in ids}
         self.pad, self.unk, self.cls, self.sep = (ids[role] for role in REQUIRED_ROLES)
         self.mask_if_any = ids.get("mask")
 
@@ -93,7 +97,7 @@ class WordPiece:
             config = read_config(folder)
         elif "vocab.txt" in companions:
             definition = convert_vocab_txt(folder)
-            config = read_config(folder) or default_config(definition)
+            config = read_config(folder) or dict(DEFAULT_CONFIG)
         else:
             names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
             raise UserError(
@@ -200,22 +204,66 @@ class WordPiece:
             ids += [encoding.ids for encoding in encodings]
         return ids
 
+    def row(self, texts: Sequence[str]) -> Row:
+        """Return `[CLS] A [SEP]` of a text, or `[CLS] A [SEP] B [SEP]` of a pair."""
+        input_ids, token_type_ids = [self.cls], [0]
+        for segment, ids in enumerate(self.encode(list(texts))):
+            input_ids += [*ids, self.sep]
+            token_type_ids += [segment] * (len(ids) + 1)
+        return input_ids, token_type_ids
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token of each id; an id beyond the vocabulary becomes its number."""
         return [self.backend_tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
 
-    def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
-        """Write the files with which transformers loads this tokenizer."""
+    def copy_to(
+        self,
+        folder: str | Path,
+        *,
+        model_max_length: int | None = None,
+        model_input_names: Sequence[str] | None = None,
+    ) -> None:
+        """Write the files with which transformers loads this tokenizer and makes our rows.
+
+        A model's folder says by `model_input_names` which inputs its network has.
+        """
         folder = Path(folder)
         atomic.make_folder(folder)
-        config = dict(self.config)
+        config = self.stock_config(model_input_names)
         if model_max_length:
             config["model_max_length"] = model_max_length
         for name, content in self.companions.items():
             atomic.write(folder / name, content)
         atomic.write_json(folder / "tokenizer_config.json", config)
         # Last: its presence means that the folder is complete.
-        atomic.write(folder / "tokenizer.json", self.definition)
+        atomic.write(folder / "tokenizer.json", self.definition_with_rows)
+
+    def stock_config(self, model_input_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the tokenizer_config.json with which transformers reads texts as we do."""
+        return stock_config(
+            self.config,
+            parse_json(self.definition),
+            special=self.special,
+            model_input_names=model_input_names,
+        )
+
+    @cached_property
+    def definition_with_rows(self) -> str:
+        """The text of tokenizer.json, whose post-processor makes the rows that tasks make."""
+        texts = ("a", "b")
+        with refuse_panics(self.display_name):
+            row = self.backend_tokenizer.encode(*texts)
+            single = self.backend_tokenizer.encode(texts[0])
+        found = [(single.ids, single.type_ids), (row.ids, row.type_ids)]
+        if found == [self.row(texts[:1]), self.row(texts)]:
+            return self.definition
+        definition = parse_json(self.definition)
+        definition["post_processor"] = row_processor(
+            definition.get("post_processor"),
+            cls=(self.special["cls"], self.cls),
+            sep=(self.special["sep"], self.sep),
+        )
+        return json.dumps(definition, ensure_ascii=False, indent=2)
 
     def checksums(self, folder: Path) -> dict[str, str]:
         """Return the checksum of every file that `copy_to` wrote into a folder."""
@@ -310,30 +358,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             config |= read_json_object(folder / name, remedy="make the folder again")
-    return config
-
-
-def default_config(definition: str) -> dict[str, Any]:
-    """Return the tokenizer_config.json with which transformers loads a BERT-like tokenizer that
-    gives token_type_ids.
-    """
-    parts = json.loads(definition)
-    normalizer = parts.get("normalizer") or {}
-    steps = normalizer.get("normalizers") or [normalizer]
-    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), normalizer)
-    config = {
-        # a plain fast tokenizer class would leave out token_type_ids
-        "tokenizer_class": "ElectraTokenizer",
-        "do_lower_case": bert.get("lowercase", True),
-        "strip_accents": bert.get("strip_accents"),
-        "tokenize_chinese_chars": bert.get("handle_chinese_chars", True),
-        "model_max_length": 512,
-        **{f"{role}_token": token for role, token in ROLES.items()},
-    }
-    if "normalizers" in normalizer or "pretokenizers" in (parts.get("pre_tokenizer") or {}):
-        # ElectraTokenizer would replace them by those of BERT.
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return config
 
 

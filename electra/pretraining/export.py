@@ -82,7 +82,9 @@ def save(run: Run, network: ExportedNetwork, *, role: Role) -> None:
         run.output_dir / role,
         role=role,
         tokenizer_files=lambda path: tokenizer.copy_to(
-            path, model_max_length=run.recipe.encoder.positions
+            path,
+            model_max_length=run.recipe.encoder.positions,
+            model_input_names=family_of(encoder.shape).model_input_names,
         ),
         config_extra={
             **family_of(encoder.shape).special_tokens(

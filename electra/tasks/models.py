@@ -263,7 +263,9 @@ def save_tuned(
         role="encoder",
         config_extra=config,
         card=task_card(task.name, card, architecture=stored.architecture),
-        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=read_length),
+        tokenizer_files=lambda path: tokenizer.copy_to(
+            path, model_max_length=read_length, model_input_names=family.model_input_names
+        ),
     )
     return stored
 
