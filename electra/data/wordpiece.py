@@ -78,16 +78,7 @@ class WordPiece:
         no [MASK].
         """
         folder = resolve_shipped(folder)
-        if folder.is_file():
-            raise UserError(
-                f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
-                "own as tokenizer.json, and name that folder"
-            )
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
-                f"--output-dir {folder}`{suggest_shipped(folder)}"
-            )
+        check_is_folder(folder)
         for name in (*COMPANIONS, "tokenizer.json", "tokenizer_config.json"):
             verify_if_listed(folder / name)
         present = [name for name in COMPANIONS if (folder / name).is_file()]
@@ -269,6 +260,20 @@ class WordPiece:
         """Return the checksum of every file that `copy_to` wrote into a folder."""
         names = [*self.companions, "tokenizer_config.json", "tokenizer.json"]
         return {name: checksum_file(folder / name) for name in names}
+
+
+def check_is_folder(folder: Path) -> None:
+    """Raise UserError for a tokenizer that is not there, or is a file."""
+    if folder.is_file():
+        raise UserError(
+            f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
+            "own as tokenizer.json, and name that folder"
+        )
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
+            f"--output-dir {folder}`{suggest_shipped(folder)}"
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from electra import __version__, atomic, tasks
 from electra.checksums import CHECKSUMS, hash_file
 from electra.config import UserError, convert
 from electra.data.sources import HUB_NAME
+from electra.data.stock_tokenizer import compare_rows
 from electra.data.wordpiece import WordPiece
 from electra.escape import first_line
 from electra.files import check_inside, read_json_object_or_empty
@@ -273,7 +275,8 @@ def save_tuned(
 def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> FinetunedModel:
     """Load a folder that `electra finetune` wrote, or one of transformers' task classes.
 
-    Of the latter, `task` says how files are read.
+    Of the latter, `task` says how files are read, and its network reads rows as its own tokenizer
+    makes them.
     """
     folder = model_folder(model)
     config = read_json(folder, CONFIG)
@@ -302,13 +305,48 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    length = config.get(LENGTH, min(shape.positions, DEFAULT_LENGTH))
-    if not isinstance(length, int) or not MIN_LENGTH <= length <= shape.positions:
+    length = stored_length(folder, config, positions=shape.positions)
+    tokenizer = load_tokenizer(folder)
+    if TASK not in config:
+        read_as_transformers(folder, tokenizer, network, stored_task)
+    return FinetunedModel(folder, network.eval(), stored_task, tokenizer, length)
+
+
+def stored_length(folder: Path, config: Mapping[str, Any], *, positions: int) -> int:
+    """Return how long the rows of a fine-tuned model are."""
+    length = config.get(LENGTH, min(positions, DEFAULT_LENGTH))
+    if not isinstance(length, int) or not MIN_LENGTH <= length <= positions:
         raise UserError(
-            f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {shape.positions}, "
+            f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {positions}, "
             f"found {length!r}"
         )
-    return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
+    return length
+
+
+def read_as_transformers(
+    folder: Path, tokenizer: WordPiece, network: Network, task: AnyTask
+) -> None:
+    """Let a network that transformers fine-tuned read the rows of its own tokenizer; raise
+    UserError where tasks make others.
+    """
+    has_segments = "token_type_ids" in network.family.model_input_names
+    found = compare_rows(tokenizer, folder, with_segments=has_segments)
+    if found.stock_segments is None:  # transformers cannot load it: nothing to follow
+        return
+    if has_segments and not any(found.stock_segments):
+        network.encoder.ignore_token_types()
+    if found.single or (found.pair and task.kind in ("span", "choose")):
+        raise UserError(
+            f"{folder}: transformers' tokenizer makes other rows than the model would read here: "
+            f"{found.single or found.pair}; use the model with transformers, or fine-tune it again "
+            "with `electra finetune`"
+        )
+    if found.pair:
+        warnings.warn(
+            f"{folder}: its answers for pairs of texts are others than transformers': "
+            f"{found.pair}; for these, fine-tune it again with `electra finetune`",
+            stacklevel=3,
+        )
 
 
 # By the transformers class without its prefix; the first is the default.
