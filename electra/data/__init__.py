@@ -8,6 +8,8 @@ table_layout.py                      the delimiter and the header of CSV and TSV
 parquet.py                           rows of Parquet
 normalization.py                     case, accents and words, by the script of a corpus
 vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
+tokenizer_files.py                   the files with which transformers loads a tokenizer
+stock_tokenizer.py                   compare the rows of transformers' tokenizer with ours
 examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
 sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable
 parts.py                             the part of a corpus that one of many machines cuts

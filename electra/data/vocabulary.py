@@ -20,11 +20,11 @@ from electra.data.normalization import choose_normalization
 from electra.data.options import OtherSettingsError, VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
 from electra.data.wordpiece import (
+    DEFAULT_CONFIG,
     MAX_WORD_CHARACTERS,
     ROLES,
     SPECIAL_TOKENS,
     WordPiece,
-    default_config,
 )
 from electra.file_lock import folder_lock
 from electra.files import read_json_object
@@ -389,6 +389,4 @@ def build_wordpiece(backend: Tokenizer, vocab: dict[str, int]) -> WordPiece:
     complete.decoder = decoders.WordPiece(prefix="##")
     definition = complete.to_str(pretty=True)
     vocab_txt = "".join(f"{token}\n" for token in vocab).encode()
-    return WordPiece(
-        definition, config=default_config(definition), companions={"vocab.txt": vocab_txt}
-    )
+    return WordPiece(definition, config=dict(DEFAULT_CONFIG), companions={"vocab.txt": vocab_txt})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError
 from electra.data.records import checksum_file
+from electra.data.tokenizer_files import row_processor, stock_config
 from electra.files import (
     parse_json,
     read_bounded_bytes,
@@ -25,8 +26,11 @@ from electra.shipped import resolve_shipped, suggest_shipped
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Row = tuple[list[int], list[int]]  # input_ids and token_type_ids
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+REQUIRED_ROLES = ("pad", "unk", "cls", "sep")  # a fine-tuned model needs no [MASK]
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
+DEFAULT_CONFIG = {"model_max_length": 512}  # of a folder with a vocabulary alone
 ENCODE_BATCH_LINES = 8_192
 # WordPiece's max_input_chars_per_word: a longer word becomes [UNK].
 MAX_WORD_CHARACTERS = 100
@@ -60,22 +64,21 @@ class WordPiece:
         self.config = config or {}
         self.companions = companions or {}
         self.display_name = display_name
-        self.pad, self.unk, self.cls, self.sep, self.mask = find_special_ids(
-            self.backend_tokenizer, self.config, display_name=display_name
-        )
+        roles = name_roles(self.config, display_name=display_name)
+        ids = self.find_special_ids(roles)
+        self.special = {role: token for role, token in roles.items() if role in ids}
+        self.pad, self.unk, self.cls, self.sep = (ids[role] for role in REQUIRED_ROLES)
+        self.mask_if_any = ids.get("mask")
 
     @classmethod
-    def load(cls, folder: str | Path) -> WordPiece:
+    def load(cls, folder: str | Path, *, needs_mask: bool = True) -> WordPiece:
         """Load any transformers tokenizer folder, or that of a model that comes with the package.
 
-        One with only a vocab.txt is converted, which imports transformers.
+        One with only a vocab.txt is converted, which imports transformers. A fine-tuned model needs
+        no [MASK].
         """
         folder = resolve_shipped(folder)
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
-                f"--output-dir {folder}`{suggest_shipped(folder)}"
-            )
+        check_is_folder(folder)
         for name in (*COMPANIONS, "tokenizer.json", "tokenizer_config.json"):
             verify_if_listed(folder / name)
         present = [name for name in COMPANIONS if (folder / name).is_file()]
@@ -85,14 +88,17 @@ class WordPiece:
             config = read_config(folder)
         elif "vocab.txt" in companions:
             definition = convert_vocab_txt(folder)
-            config = read_config(folder) or default_config(definition)
+            config = read_config(folder) or dict(DEFAULT_CONFIG)
         else:
             names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
             raise UserError(
                 f"{folder}: holds no tokenizer: tokenizer.json or vocab.txt expected, found "
                 f"{names}; name the folder that `electra vocab` or `save_pretrained` wrote"
             )
-        return cls(definition, config=config, companions=companions, display_name=str(folder))
+        tokenizer = cls(definition, config=config, companions=companions, display_name=str(folder))
+        if needs_mask and tokenizer.mask_if_any is None:
+            raise tokenizer.without_mask()
+        return tokenizer
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
@@ -101,7 +107,7 @@ class WordPiece:
 
         try:
             with refuse_panics(self.display_name):
-                backend = Tokenizer.from_str(self.definition)
+                backend = Tokenizer.from_str(self.definition_of_roles())
         except UserError:
             raise
         except Exception as error:  # the library raises plain Exception
@@ -111,6 +117,40 @@ class WordPiece:
         # Otherwise "[MASK]" in the text of a document would become a mask token.
         backend.encode_special_tokens = True
         return backend
+
+    def definition_of_roles(self) -> str:
+        """Return the definition in which the tokens with a role, and no others, are special: a text
+        cannot contain them. Others, such as entity markers, stay whole.
+        """
+        definition = parse_json(self.definition)
+        roles = name_roles(self.config, display_name=self.display_name).values()
+        changed = False
+        for token in definition.get("added_tokens") or []:
+            has_role = token["content"] in roles
+            changed = changed or token["special"] != has_role
+            token["special"] = has_role
+        return json.dumps(definition) if changed else self.definition
+
+    @property
+    def mask(self) -> int:
+        """The id of [MASK]; raise UserError where there is none."""
+        if self.mask_if_any is None:
+            raise self.without_mask()
+        return self.mask_if_any
+
+    def without_mask(self) -> UserError:
+        """Return the error for pre-training with a tokenizer that has no [MASK]."""
+        mask = name_roles(self.config, display_name=self.display_name)["mask"]
+        return missing_roles(self.definition, {"mask": mask}, display_name=self.display_name)
+
+    def find_special_ids(self, roles: dict[str, str]) -> dict[str, int]:
+        """Return the ids of the tokens of all roles; that of [MASK] may be missing."""
+        found = {role: self.backend_tokenizer.token_to_id(roles[role]) for role in roles}
+        ids = {role: token_id for role, token_id in found.items() if token_id is not None}
+        if not ids.keys() >= set(REQUIRED_ROLES):
+            missing = {role: token for role, token in roles.items() if role not in ids}
+            raise missing_roles(self.definition, missing, display_name=self.display_name)
+        return ids
 
     @cached_property
     def size(self) -> int:
@@ -132,7 +172,7 @@ class WordPiece:
             key: definition.get(key)
             for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")
         }
-        special = [self.pad, self.unk, self.cls, self.sep, self.mask]
+        special = [self.pad, self.unk, self.cls, self.sep, self.mask_if_any]
         return fingerprint(parts | {"special": special})
 
     def normalize(self, text: str) -> str:
@@ -155,27 +195,85 @@ class WordPiece:
             ids += [encoding.ids for encoding in encodings]
         return ids
 
+    def row(self, texts: Sequence[str]) -> Row:
+        """Return `[CLS] A [SEP]` of a text, or `[CLS] A [SEP] B [SEP]` of a pair."""
+        input_ids, token_type_ids = [self.cls], [0]
+        for segment, ids in enumerate(self.encode(list(texts))):
+            input_ids += [*ids, self.sep]
+            token_type_ids += [segment] * (len(ids) + 1)
+        return input_ids, token_type_ids
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token of each id; an id beyond the vocabulary becomes its number."""
         return [self.backend_tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
 
-    def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
-        """Write the files with which transformers loads this tokenizer."""
+    def copy_to(
+        self,
+        folder: str | Path,
+        *,
+        model_max_length: int | None = None,
+        model_input_names: Sequence[str] | None = None,
+    ) -> None:
+        """Write the files with which transformers loads this tokenizer and makes our rows.
+
+        A model's folder says by `model_input_names` which inputs its network has.
+        """
         folder = Path(folder)
         atomic.make_folder(folder)
-        config = dict(self.config)
+        config = self.stock_config(model_input_names)
         if model_max_length:
             config["model_max_length"] = model_max_length
         for name, content in self.companions.items():
             atomic.write(folder / name, content)
         atomic.write_json(folder / "tokenizer_config.json", config)
         # Last: its presence means that the folder is complete.
-        atomic.write(folder / "tokenizer.json", self.definition)
+        atomic.write(folder / "tokenizer.json", self.definition_with_rows)
+
+    def stock_config(self, model_input_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the tokenizer_config.json with which transformers reads texts as we do."""
+        return stock_config(
+            self.config,
+            parse_json(self.definition),
+            special=self.special,
+            model_input_names=model_input_names,
+        )
+
+    @cached_property
+    def definition_with_rows(self) -> str:
+        """The text of tokenizer.json, whose post-processor makes the rows that tasks make."""
+        texts = ("a", "b")
+        with refuse_panics(self.display_name):
+            row = self.backend_tokenizer.encode(*texts)
+            single = self.backend_tokenizer.encode(texts[0])
+        found = [(single.ids, single.type_ids), (row.ids, row.type_ids)]
+        if found == [self.row(texts[:1]), self.row(texts)]:
+            return self.definition
+        definition = parse_json(self.definition)
+        definition["post_processor"] = row_processor(
+            definition.get("post_processor"),
+            cls=(self.special["cls"], self.cls),
+            sep=(self.special["sep"], self.sep),
+        )
+        return json.dumps(definition, ensure_ascii=False, indent=2)
 
     def checksums(self, folder: Path) -> dict[str, str]:
         """Return the checksum of every file that `copy_to` wrote into a folder."""
         names = [*self.companions, "tokenizer_config.json", "tokenizer.json"]
         return {name: checksum_file(folder / name) for name in names}
+
+
+def check_is_folder(folder: Path) -> None:
+    """Raise UserError for a tokenizer that is not there, or is a file."""
+    if folder.is_file():
+        raise UserError(
+            f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
+            "own as tokenizer.json, and name that folder"
+        )
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
+            f"--output-dir {folder}`{suggest_shipped(folder)}"
+        )
 
 
 @contextmanager
@@ -194,9 +292,9 @@ def refuse_panics(display_name: str) -> Iterator[None]:
         ) from None
 
 
-def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
-    """Return the ids of [PAD], [UNK], [CLS], [SEP] and [MASK], by the names in the config."""
-    ids = []
+def name_roles(config: dict[str, Any], *, display_name: str) -> dict[str, str]:
+    """Return the tokens of the five roles, by the names in the config."""
+    tokens = {}
     for role, default in ROLES.items():
         configured = config.get(f"{role}_token") or default
         token = configured
@@ -208,17 +306,29 @@ def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name
                 f"{str(configured)[:60]!r}, which is no text; write its spelling, {default!r} for "
                 "one"
             )
-        token_id = backend.token_to_id(token)
-        if token_id is None:
-            added = backend.get_added_tokens_decoder().values()
-            special = ", ".join(token.content for token in added if token.special)
-            raise UserError(
-                f"{display_name}: no {token} token, which pre-training needs; its special tokens "
-                f"are {special or 'none'}; add it and name it {role}_token in "
-                "tokenizer_config.json, or make a vocabulary of your own with `electra vocab`"
-            )
-        ids.append(token_id)
-    return ids
+        tokens[role] = token
+    return tokens
+
+
+def missing_roles(definition: str, missing: dict[str, str], *, display_name: str) -> UserError:
+    """Return the error for a tokenizer without tokens of some roles, which it needs."""
+    added = parse_json(definition).get("added_tokens") or []
+    special = ", ".join(token["content"] for token in added if token["special"])
+    names, them = f"{enumerate_words(missing.values())} tokens", "them and name them"
+    if len(missing) == 1:
+        names, them = names.removesuffix("s"), "it and name it"
+    keys = enumerate_words(f"{role}_token" for role in missing)
+    return UserError(
+        f"{display_name}: no {names}, which pre-training needs; its special tokens are "
+        f"{special or 'none'}; add {them} {keys} in tokenizer_config.json, or make a vocabulary of "
+        "your own with `electra vocab`"
+    )
+
+
+def enumerate_words(words: Iterable[str]) -> str:
+    """Return `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def read_definition(folder: Path) -> str:
@@ -253,30 +363,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             config |= read_json_object(folder / name, remedy="make the folder again")
-    return config
-
-
-def default_config(definition: str) -> dict[str, Any]:
-    """Return the tokenizer_config.json with which transformers loads a BERT-like tokenizer that
-    gives token_type_ids.
-    """
-    parts = json.loads(definition)
-    normalizer = parts.get("normalizer") or {}
-    steps = normalizer.get("normalizers") or [normalizer]
-    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), normalizer)
-    config = {
-        # a plain fast tokenizer class would leave out token_type_ids
-        "tokenizer_class": "ElectraTokenizer",
-        "do_lower_case": bert.get("lowercase", True),
-        "strip_accents": bert.get("strip_accents"),
-        "tokenize_chinese_chars": bert.get("handle_chinese_chars", True),
-        "model_max_length": 512,
-        **{f"{role}_token": token for role, token in ROLES.items()},
-    }
-    if "normalizers" in normalizer or "pretokenizers" in (parts.get("pre_tokenizer") or {}):
-        # ElectraTokenizer would replace them by those of BERT.
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return config
 
 

@@ -75,7 +75,8 @@ def write_embedder(
     network.prediction_head = None  # of no use without an output layer
 
     def add_files(fresh: Path) -> None:
-        tokenizer.copy_to(fresh, model_max_length=pooling.length)
+        names = family_of(encoder.shape).model_input_names
+        tokenizer.copy_to(fresh, model_max_length=pooling.length, model_input_names=names)
         write_pooling(fresh, pooling, width=encoder.shape.width)
         differences.append(compare_vectors(fresh, encoder, tokenizer, pooling))
 

@@ -18,6 +18,7 @@ from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.escape import first_line
 from electra.model import huggingface, model_config
+from electra.model.encoder import Encoder
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork
 from electra.model.verify import Inputs, compare_logits, random_rows
@@ -107,6 +108,7 @@ class StockNetwork(nn.Module):
         stock_class = getattr(transformers, class_name(network))
         options = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "sdpa"}
         self.stock = stock_class.from_pretrained(folder, **options).eval()
+        copy_token_types(network.encoder, self.stock)
         self.pooling = read_pooling(folder)
         self.outputs = output_names(network, self.pooling)
         accepted = inspect.signature(self.stock.forward).parameters
@@ -130,6 +132,14 @@ class StockNetwork(nn.Module):
         if self.pooling.normalize:
             vectors = F.normalize(vectors, dim=-1)
         return vectors
+
+
+def copy_token_types(encoder: Encoder, stock: nn.Module) -> None:
+    """Give a network of transformers our token types, which may ignore those of its folder."""
+    ours = dict(encoder.named_parameters()).get("embeddings.token_type_embeddings.weight")
+    for name, parameter in stock.named_parameters():
+        if ours is not None and name.endswith("token_type_embeddings.weight"):
+            parameter.data.copy_(ours)
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from electra import atomic
 from electra.config import RunFailed, UserError, suggest_or_list
+from electra.data.stock_tokenizer import warn_of_other_rows
 from electra.engine.distributed import World
 from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult
@@ -284,3 +285,4 @@ def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
     # Outputs that are not finite cannot be compared.
     if stored.architecture is not None and not state.diverged:
         verify(stored, folder)
+        warn_of_other_rows(state.setup.tokenizer, folder, stored.family.model_input_names)

@@ -80,6 +80,11 @@ class ElectraEncoder(Encoder):
         with torch.no_grad():
             table[0] = table[token_type]
 
+    def ignore_token_types(self) -> None:
+        table = self.embeddings.token_type_embeddings.weight
+        with torch.no_grad():
+            table[1:] = table[0]
+
     def embed(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return what the first block reads."""
         hidden: Tensor = self.embeddings(input_ids, token_type_ids)

@@ -73,6 +73,7 @@ class ElectraFamily(Family):
     discriminator_class = Discriminator
     generator_class = Generator
     base_prefix = "electra."
+    model_input_names = ("input_ids", "token_type_ids", "attention_mask")
     fixed_keys = {
         "hidden_act": "gelu",
         "layer_norm_eps": NORM_EPSILON,

@@ -79,6 +79,10 @@ class Encoder(nn.Module, ABC):
         """Let the first segment begin with the embedding of this token type, if there are any."""
         return
 
+    def ignore_token_types(self) -> None:
+        """Read every token as of the first segment, if there are any."""
+        return
+
     def set_dropout(self, rate: float) -> None:
         """Set every dropout rate: fine-tuning has its own, whatever pre-training had."""
         self.shape = replace(self.shape, dropout=rate, attention_dropout=rate)

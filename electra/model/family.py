@@ -53,6 +53,7 @@ class Family(ABC):
     generator_class: ClassVar[type[Generator]]
     # Under which tensors of a model without a head are stored with a head; empty: the same.
     base_prefix: ClassVar[str]
+    model_input_names: ClassVar[tuple[str, ...]]  # that its classes take, as tokenizers name them
     # What an encoder of this family cannot be otherwise, by the key in config.json.
     fixed_keys: ClassVar[dict[str, Any]]
     # The same of the prediction head, and of a masked LM's output.

@@ -71,6 +71,7 @@ class ModernBertFamily(Family):
     discriminator_class = ModernBertDiscriminator
     generator_class = ModernBertGenerator
     base_prefix = "model."
+    model_input_names = ("input_ids", "attention_mask")
     fixed_keys = {
         "hidden_activation": "gelu",
         "norm_eps": NORM_EPSILON,

@@ -11,8 +11,10 @@ class Vocabulary(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def mask(self) -> int: ...
+
     pad: int
     unk: int
     cls: int
     sep: int
-    mask: int

@@ -13,6 +13,7 @@ from electra import __version__
 from electra.checksums import hash_file, read_checksums
 from electra.config import UserError
 from electra.data.shards import Shards
+from electra.data.stock_tokenizer import warn_of_other_rows
 from electra.data.wordpiece import WordPiece
 from electra.files import read_bounded_text
 from electra.model import huggingface, model_config
@@ -49,6 +50,8 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             save(run, network, role=role)  # type: ignore[arg-type]
         if verified:
             verify(network, folder)
+            names = family_of(network.encoder.shape).model_input_names
+            warn_of_other_rows(run.shards.tokenizer, folder, names)
         folders.append(folder)
     return folders
 
@@ -82,7 +85,9 @@ def save(run: Run, network: ExportedNetwork, *, role: Role) -> None:
         run.output_dir / role,
         role=role,
         tokenizer_files=lambda path: tokenizer.copy_to(
-            path, model_max_length=run.recipe.encoder.positions
+            path,
+            model_max_length=run.recipe.encoder.positions,
+            model_input_names=family_of(encoder.shape).model_input_names,
         ),
         config_extra={
             **family_of(encoder.shape).special_tokens(

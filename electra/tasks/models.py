@@ -13,7 +13,8 @@ from torch import nn
 from electra import __version__, atomic
 from electra.checksums import CHECKSUMS, hash_file
 from electra.config import UserError
-from electra.data.sources import HUB_NAME
+from electra.data.sources import HUB_NAME, warn
+from electra.data.stock_tokenizer import compare_rows
 from electra.data.wordpiece import WordPiece
 from electra.escape import first_line
 from electra.files import check_inside, read_json_object_or_empty
@@ -182,12 +183,13 @@ def load_tokenizer(folder: Path) -> WordPiece:
             f"{folder}: a model without its tokenizer: neither tokenizer.json nor vocab.txt is "
             "there; copy the files of the tokenizer that it was pre-trained with into this folder"
         )
-    tokenizer = WordPiece.load(folder)
+    tokenizer = WordPiece.load(folder, needs_mask=False)
     _, vocabulary, _ = model_config.load_shape(folder)
     if tokenizer.size > vocabulary:
         raise UserError(
             f"{folder}: its tokenizer has {tokenizer.size} entries, its network only {vocabulary}; "
-            "they do not belong together"
+            "if tokens were added, save both again after "
+            "`model.resize_token_embeddings(len(tokenizer))`; else put in the model's own tokenizer"
         )
     return tokenizer
 
@@ -258,7 +260,9 @@ def save_tuned(
         role="encoder",
         config_extra=config,
         card=task_card(task.name, card, architecture=stored.architecture),
-        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=read_length),
+        tokenizer_files=lambda path: tokenizer.copy_to(
+            path, model_max_length=read_length, model_input_names=family.model_input_names
+        ),
     )
     return stored
 
@@ -266,7 +270,8 @@ def save_tuned(
 def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> FinetunedModel:
     """Load a folder that `electra finetune` wrote, or one of transformers' task classes.
 
-    Of the latter, `task` says how files are read.
+    Of the latter, `task` says how files are read, and its network reads rows as its own tokenizer
+    makes them.
     """
     folder = model_folder(model)
     config = read_json(folder, CONFIG)
@@ -288,16 +293,50 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    longest = shape.positions
-    if stored_task.kind == "span":
-        longest = min(longest, MAX_WINDOW)
+    length = stored_length(folder, config, stored_task, positions=shape.positions)
+    tokenizer = load_tokenizer(folder)
+    if TASK not in config:
+        read_as_transformers(folder, tokenizer, network, stored_task)
+    return FinetunedModel(folder, network.eval(), stored_task, tokenizer, length)
+
+
+def stored_length(folder: Path, config: Mapping[str, Any], task: AnyTask, *, positions: int) -> int:
+    """Return how long the rows of a fine-tuned model are."""
+    longest = positions
+    if task.kind == "span":
+        longest = min(positions, MAX_WINDOW)
     length = config.get(LENGTH, stock_length(folder, longest))
-    if not isinstance(length, int) or not MIN_LENGTH <= length <= shape.positions:
+    if not isinstance(length, int) or not MIN_LENGTH <= length <= positions:
         raise UserError(
-            f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {shape.positions}, "
+            f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {positions}, "
             f"found {length!r}"
         )
-    return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
+    return length
+
+
+def read_as_transformers(
+    folder: Path, tokenizer: WordPiece, network: Network, task: AnyTask
+) -> None:
+    """Let a network that transformers fine-tuned read the rows of its own tokenizer; raise
+    UserError where tasks make others.
+    """
+    has_segments = "token_type_ids" in network.family.model_input_names
+    found = compare_rows(tokenizer, folder, with_segments=has_segments)
+    if found.stock_segments is None:  # transformers cannot load it: nothing to follow
+        return
+    if has_segments and not any(found.stock_segments):
+        network.encoder.ignore_token_types()
+    if found.single or (found.pair and task.kind in ("span", "choose")):
+        raise UserError(
+            f"{folder}: transformers' tokenizer makes other rows than the model would read here: "
+            f"{found.single or found.pair}; use the model with transformers, or fine-tune it again "
+            "with `electra finetune`"
+        )
+    if found.pair:
+        warn(
+            f"{folder}: its answers for pairs of texts are others than transformers': "
+            f"{found.pair}; for these, fine-tune it again with `electra finetune`"
+        )
 
 
 def stock_length(folder: Path, positions: int) -> int:

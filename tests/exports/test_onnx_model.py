@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer
 
 import electra
@@ -28,6 +29,7 @@ from electra.model.shape import EncoderShape, GeneratorShape
 from electra.tasks import find_task
 from electra.tasks.models import build_network, load_pretrained, model_folder, save_tuned
 from tests.tasks.test_modernbert import SHAPE, TASKS, toy_network
+from tests.tasks.test_stock_tokenizers import PAIR, stock_model
 from tests.tasks.toys import TOYS, tiny_model, toy_tokenizer, written
 
 ONE_LAYER = EncoderShape(
@@ -37,6 +39,29 @@ ONE_LAYER = EncoderShape(
 
 def exported(model: Path, folder: Path, **options: bool) -> ExportResult:
     return export_model(model, "onnx", folder, ExportOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_graph_ignores_the_token_types_that_a_stock_models_tokenizer_does_not_give(
+    tmp_path: Path,
+) -> None:
+    folder = stock_model(tmp_path / "stock")
+    exported(folder, tmp_path / "onnx")
+    row = Tokenizer.from_file(str(tmp_path / "onnx/tokenizer.json")).encode(*PAIR)
+    assert any(row.type_ids)
+    session = onnxruntime.InferenceSession(tmp_path / "onnx/model.onnx")
+    columns = {
+        "input_ids": row.ids,
+        "attention_mask": row.attention_mask,
+        "token_type_ids": row.type_ids,
+    }
+    arrays = {name: np.array([values]) for name, values in columns.items()}
+    (logits,) = session.run(["logits"], arrays)
+    stock = transformers.ElectraForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        theirs = stock(**tokenizer(*PAIR, return_tensors="pt")).logits
+    assert np.abs(theirs.numpy() - logits).max() < 1e-5
 
 
 @pytest.mark.slow
