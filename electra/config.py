@@ -270,12 +270,12 @@ def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str
     by_name = {typing.get_args(hint["name"])[0]: c for hint, c in zip(hints, choices, strict=True)}
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str) or name not in by_name:
-        remedy = getattr(choices[0], "unknown_name_remedy", "")  # in place of the nearest name
+        remedy = getattr(choices[0], "unknown_name_remedy", "")
         raise SettingError(
             f"{key}.name",
             f"{source_of(source, key)}: {key}.name must be one of "
             f"{', '.join(map(repr, by_name))}, found {name!r}"
-            f"{remedy or suggest(str(name), by_name)}",
+            f"{remedy}{suggest(str(name), by_name)}",
         )
     own = field_types(by_name[name])
     for field in value:

@@ -60,8 +60,7 @@ def run(
     Parameters
     ----------
     names
-        Trials, as `electra trials list` names them, or all; or TOML files of your own, as
-        docs/trials.md describes.
+        Trials, as `electra trials list` names them, or all, or TOML files of your own.
     dry_run
         Print what would be run and what it costs, and do nothing.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_type_hints
 
 from electra.config import SettingError, in_section
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -36,7 +36,8 @@ NEXT_SENTENCE_CLASSES = 2  # the second segment follows the first, or comes from
 class ObjectiveConfig:
     """The settings of one objective; a recipe chooses a registered subclass by `name`."""
 
-    unknown_name_remedy: ClassVar[str] = (
+    # No field: it has no annotation.
+    unknown_name_remedy = (
         "; an objective of your own is registered by its file: python your_file.py pretrain …"
     )
 

@@ -29,8 +29,8 @@ from electra.tasks.classification_heads import (
 )
 from electra.tasks.features import Array, Features, encode_pair, split_windows
 from electra.tasks.labels import (
-    MAX_SCORE,
     are_scores,
+    check_score,
     class_metrics,
     label_config,
     labels_from_config,
@@ -184,7 +184,7 @@ class Classify(TextTask):
             if example.label is None:
                 continue
             if self.regression:
-                self.check_score(example)
+                check_score(example.label, example.where, column=self.label)
             elif example.label not in self.label2id:
                 is_stock = self.text_pair is None
                 message = unknown_label(example.label, self.labels, is_stock=is_stock)
@@ -195,20 +195,6 @@ class Classify(TextTask):
             warn(
                 f"{examples[0].where}: all {len(examples):,} rows have the label {labels.pop()!r}; "
                 "an answer that ignores the text is right about all of them. Check --label"
-            )
-
-    def check_score(self, example: Text) -> None:
-        """Raise UserError for a label that is no score of a regression."""
-        score = parse_number(example.label)
-        if score is None:
-            raise UserError(
-                f"{example.where}: label {example.label!r} is not a number, and this is a "
-                "regression; correct it, or fine-tune with --regression false for classes"
-            )
-        if abs(score) > MAX_SCORE:
-            raise UserError(
-                f"{example.where}: {self.label!r} is {example.label}, and labels of a regression "
-                f"may be up to {MAX_SCORE:g}; correct it, or scale them"
             )
 
     @property

@@ -70,6 +70,21 @@ def list_labels(labels: Sequence[str]) -> str:
     return f"{listed} and {len(labels) - MAX_LISTED} more"
 
 
+def check_score(label: str, where: str, *, column: str) -> None:
+    """Raise UserError for a label that is no score of a regression."""
+    score = parse_number(label)
+    if score is None:
+        raise UserError(
+            f"{where}: label {label!r} is not a number, and this is a regression; correct it, or "
+            "fine-tune with --regression false for classes"
+        )
+    if abs(score) > MAX_SCORE:
+        raise UserError(
+            f"{where}: {column!r} is {label}, and labels of a regression may be up to "
+            f"{MAX_SCORE:g}; correct it, or scale them"
+        )
+
+
 def unknown_label(label: str, labels: Sequence[str], *, is_stock: bool) -> str:
     """Return a message on a label that is none of a model's; `is_stock`: of transformers."""
     names, remedy = "was never seen in training", "add rows with it to the training file"

@@ -112,7 +112,8 @@ def test_a_wrong_recipe_or_setting_is_refused_before_anything_happens(
         (
             '[objective]\nname = "rdt"\n',
             "objective.name must be one of 'rtd', 'mlm', 'left-to-right', 'replace-mlm', "
-            "'all-tokens-mlm', found 'rdt'; did you mean rtd?",
+            "'all-tokens-mlm', found 'rdt'; an objective of your own is registered by its file: "
+            "python your_file.py pretrain …; did you mean rtd?",
         ),
         ("encoder = 3\n", "encoder is a section, found 3; write encoder.NAME = …"),
         (
