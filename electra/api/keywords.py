@@ -162,13 +162,22 @@ def python_messages(keywords: Mapping[str, object]) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        raise SettingError(error.key, to_python(str(error), keywords)) from None
+        raise SettingError(error.key, to_python(with_notes(error), keywords)) from None
     except UserError as error:
-        raise UserError(to_python(str(error), keywords)) from None
+        raise UserError(to_python(with_notes(error), keywords)) from None
     except RunFailed as error:
-        raise RunFailed(to_python(str(error), keywords)) from error
+        raise RunFailed(to_python(with_notes(error), keywords)) from error
+    except Exception as error:
+        notes = getattr(error, "__notes__", [])
+        notes[:] = [to_python(note, keywords) for note in notes]
+        raise
     finally:
         reword.reset(outside)
+
+
+def with_notes(error: Exception) -> str:
+    """Return the message of an error with its notes, as the command line prints them."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def to_python(text: str, keywords: Mapping[str, object]) -> str:

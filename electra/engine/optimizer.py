@@ -18,6 +18,7 @@ from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_gr
 from electra.engine.settings import OptimizerConfig
 
 FIRST_UPDATES = 1000  # after which Adam's bias in the first moment is gone, with any usual β₁
+MANY_UPDATES = 100_000  # after which that in the second is, with any usual β₂
 
 
 def build_optimizer(
@@ -126,7 +127,7 @@ def largest_first_update(config: OptimizerConfig) -> float:
         return 1.0
     return max(
         min(1.0, step / max(1, config.warmup_steps)) * without_bias_correction(config, step)[0]
-        for step in range(1, max(FIRST_UPDATES, config.warmup_steps) + 1)
+        for step in range(1, min(max(FIRST_UPDATES, config.warmup_steps), MANY_UPDATES) + 1)
     )
 
 

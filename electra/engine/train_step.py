@@ -240,9 +240,9 @@ class PlainTrainStep(TrainStep):
             self.skipped += 1
             scaler.update()
             return rate
-        torch.maximum(self.largest_norm, self.norm, out=self.largest_norm)
         clip_gradients(self.clip_groups, norms, max_norm=self.setup.config.max_grad_norm)
         if step_and_update(optimizer, scaler):
+            torch.maximum(self.largest_norm, self.norm, out=self.largest_norm)
             self.update_average(step)
         else:
             self.skipped += 1

@@ -65,7 +65,7 @@ class Metric:
 
     def has_collapsed(self, scores: Mapping[str, float]) -> bool:
         """Return whether the network gives all tokens one answer."""
-        if not math.isfinite(scores.get(self.name, 0.0)):
+        if not math.isfinite(scores.get(self.name, math.nan)):
             return False
         is_chance = abs(scores.get("auc", 0.5) - 0.5) < COLLAPSED_AUC
         return is_chance and scores.get(self.spread, 1.0) < COLLAPSED_STD
@@ -75,10 +75,10 @@ class Metric:
 
         One whose loss is clearly above the baseline does not even know what that knows.
         """
-        baseline = self.baseline_in(scores)
-        assert baseline is not None
         if self.has_collapsed(scores):
             return f"the {self.network} has collapsed: it gives all tokens one answer"
+        baseline = self.baseline_in(scores)
+        assert baseline is not None
         if scores[self.name] * PLATEAU_RATIO > baseline:
             return f"the {self.network} is worse than its baseline"
         return self.plateau_meaning

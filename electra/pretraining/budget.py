@@ -72,9 +72,9 @@ def schedule_settings(
 ) -> Layer:
     """Return the settings of a schedule that decays within these steps.
 
-    It warms up as a run of `warmup_for` (all) steps does, or for `warmup_ratio` of them, grows its
-    batch for the recipe's share of steps, is evaluated often enough for a curve, and is saved often
-    enough for a resume.
+    The warm-up is that of a run of `warmup_for` steps, by default of `steps`, or the share
+    `warmup_ratio` of them. The run grows its batch for the recipe's share of steps, is evaluated
+    often enough for a curve, and is saved often enough for a resume.
     """
     training = recipe.training
     if warmup_for is None:

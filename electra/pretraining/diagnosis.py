@@ -17,6 +17,7 @@ from electra.engine.hardware import autocast
 from electra.engine.optimizer import FIRST_UPDATES, largest_first_update
 from electra.engine.training_state import gather_weights
 from electra.kernels import fuse, unfuse
+from electra.pretraining.budget import MAX_WARMUP_SHARE
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.verdict import MIN_DIAGNOSED_STEPS
 
@@ -68,11 +69,14 @@ def optimizer_warnings(recipe: Recipe, step: int) -> list[str]:
     is_judged = any(metric.spread for metric in recipe.objective.metrics())
     is_ahead = step < FIRST_UPDATES and max_steps >= MIN_DIAGNOSED_STEPS
     if largest > MAX_FIRST_UPDATE and is_judged and is_ahead:
+        longer = "raise --warmup-steps, or "
+        if config.warmup_steps >= int(MAX_WARMUP_SHARE * max_steps):
+            longer = ""
         warnings.append(
             f"optimizer.warmup_steps={config.warmup_steps} is short for "
             f"optimizer.bias_correction=false: the first updates are up to {largest:.1f} times as "
-            "large as the learning rate says, and the discriminator may collapse; raise "
-            "--warmup-steps, or set --optimizer.bias-correction true"
+            f"large as the learning rate says, and the discriminator may collapse; {longer}set "
+            "--optimizer.bias-correction true"
         )
     if config.name != "muon" and config.muon_learning_rate is not None:
         warnings.append(

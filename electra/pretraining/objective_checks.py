@@ -45,16 +45,16 @@ def named_losses(loss: Loss, *, name: str) -> dict[str, Tensor]:
             f"objective {name}: forward() returns a {type(loss).__name__}; return "
             "electra.objectives.measures.Loss(total, parts)"
         )
-    for part, value in loss.parts.items():
+    for part, value in {"total": loss.total, **loss.parts}.items():
         if part in NOT_LOSSES or part.startswith("eval_"):
             raise UserError(
                 f"objective {name}: a part of the loss is named {part!r}, which has another "
                 "meaning in metrics.jsonl; rename it"
             )
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(
-                f"objective {name}: the part {part!r} of the loss is a {type(value).__name__}; it "
-                "must be a tensor"
+                f"objective {name}: {part!r} of the loss is a {type(value).__name__}; it must be a "
+                "tensor with one value"
             )
     return {"loss": loss.total, **loss.parts}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from electra.config import RunFailed
+from electra.config import RunFailed, UserError
 from electra.console import without_readers
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.distributed import process_group
@@ -141,8 +142,11 @@ def explain_failures(run: Run) -> Iterator[None]:
             hang = run.world.hang_report_for(error)
         if hang is not None:
             raise RunFailed(run.failure_message(hang)) from error
-        safe = run.record_failure(f"{type(error).__name__}: {error}")
-        error.add_note(f"after step {run.step}: {safe}")
+        text = str(error)
+        if not isinstance(error, UserError):
+            text = f"{type(error).__name__}: {text}"
+        with contextlib.suppress(UserError, OSError):  # a checkpoint that cannot be read
+            error.add_note(f"after step {run.step}: {run.record_failure(text)}")
         raise
 
 

@@ -14,7 +14,7 @@ from electra.objectives.metrics import Metric
 from electra.pretraining.budget import MAX_WARMUP_SHARE
 from electra.pretraining.recipe import Recipe
 
-# to help
+# whether fine-tuning from the model is likely to help
 FineTuning = Literal["likely", "partly", "doubtful", "early", "unlikely", "unknown"]
 SENTENCES: dict[FineTuning, str] = {
     "likely": "fine-tuning from this model is likely to help: its network uses the context",
@@ -24,7 +24,7 @@ SENTENCES: dict[FineTuning, str] = {
     ),
     "doubtful": (
         "fine-tuning from this model may help, but less than it could: its network is better than "
-        "its baseline, but its generator has learned little or nothing, and what that makes is "
+        "its baseline, but its generator has learned little or nothing, and its replacements are "
         "easy to find"
     ),
     "early": (
@@ -89,7 +89,7 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
         fine_tuning = "unlikely"
         if is_one_encoder(recipe) and len(at_baseline) < len(judged) and not has_collapsed:
             fine_tuning = "early"
-    elif any(metric.network != judged[0].network for metric in at_baseline):
+    elif any(metric.network == "generator" for metric in at_baseline):
         fine_tuning = "doubtful"
     elif at_baseline:
         fine_tuning = "partly"
@@ -195,6 +195,8 @@ def format_scores(metrics: Sequence[Metric], scores: Mapping[str, float]) -> str
         if baseline is not None:
             text += f" ({metric.form.format(baseline)})"
         texts.append(text)
+    if not texts:
+        return ""
     return f"held-out (baseline): {'  '.join(texts)}"
 
 
@@ -249,6 +251,15 @@ def diagnosis_step(recipe: Recipe) -> int:
     return evaluation
 
 
+def next_evaluation(recipe: Recipe, step: int) -> int:
+    """Return the step of the evaluation after this one."""
+    eval_steps, due = recipe.training.eval_steps, diagnosis_step(recipe)
+    regular = (step // eval_steps + 1) * eval_steps
+    if step < due:
+        return min(regular, due)
+    return regular
+
+
 def plateau_warnings(
     scores: Mapping[str, float], recipe: Recipe, *, step: int, before: Mapping[str, float]
 ) -> list[str]:
@@ -268,7 +279,7 @@ def plateau_warnings(
             advice = f"If that stays so: {what_to_change(recipe)}"
             if has_collapsed:
                 advice = f"Begin again with {remedies_for_collapse(recipe)}; {NO_REVIVAL}"
-                if stops_on_collapse(recipe, step + training.eval_steps):
+                if stops_on_collapse(recipe, next_evaluation(recipe, step)):
                     advice += ". The run stops if the next evaluation finds the same"
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "

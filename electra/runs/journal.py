@@ -50,7 +50,6 @@ LOSS_FORMATS = {
     "reward": "reward {:.3f}",
     "baseline": "",  # the error of an adversary's expected reward: no place on the line
 }
-OWN_LOSS = "{name} {{:.4f}}"  # of a part that only a user's objective has
 DISPLAY_FORMATS = {
     "auc": "auc {:.3f}",
     "examples_per_second": "{:,.0f} examples/s",
@@ -215,11 +214,12 @@ def format_metrics(values: Mapping[str, float], losses: Sequence[str]) -> str:
     forms = {"loss": "loss {:.4f}"}
     if losses:
         forms = {name: form for name, form in LOSS_FORMATS.items() if name in losses}
-        forms |= {name: OWN_LOSS.format(name=name) for name in losses if name not in LOSS_FORMATS}
-    texts = []
-    for name, form in (forms | DISPLAY_FORMATS).items():
+    texts = [form.format(values[name]) for name, form in forms.items() if name in values and form]
+    own = [name for name in losses if name not in LOSS_FORMATS]  # of a user's objective
+    texts += [f"{name} {values[name]:.4f}" for name in own]
+    for name, form in DISPLAY_FORMATS.items():
         is_second = name == "tokens_per_second" and "examples_per_second" in values
-        if name in values and form and not is_second:
+        if name in values and not is_second:
             texts.append(form.format(values[name]))
     return "  ".join(texts)
 

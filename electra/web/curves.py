@@ -98,7 +98,7 @@ def read_series(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]
     for metric in [*metrics, *own]:
         group = group_of(metric.name)
         if metric in own:
-            group = group or metric.title
+            group = f"objective: {metric.title}"
         points = points_of(entries, EVAL + metric.name)
         if group and points:
             name = f"{metric.network}: {metric.title}, held-out"

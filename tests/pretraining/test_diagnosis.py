@@ -77,6 +77,8 @@ def test_a_short_warm_up_without_bias_correction_is_warned_of_with_both_remedies
         for text in recipe_warnings(resumed, Shards.open(toy_shards), step=1000)
     ), "it is past its first updates"
     assert texts(12, name="bert-small") == [], "it has no discriminator"
+    (sixth,) = texts(333)
+    assert "may collapse; set --optimizer.bias-correction true" in sixth, "no longer warm-up"
 
 
 def test_a_rate_of_muon_without_muon_is_warned_of(toy_shards: Path) -> None:

@@ -266,6 +266,10 @@ def test_a_collapse_is_announced_to_stop_the_run_where_the_next_evaluation_may()
         if warning.endswith("The run stops if the next evaluation finds the same"):
             announced.append(step)
     assert announced == [10_000, 15_000, 990_000], "neither in warm-up nor at the end"
+    flags = ["--max-steps", "10000", "--eval-steps", "9500", "--warmup-steps", "500"]
+    rare = load_recipe("small", flags=flags)  # its diagnosis, at step 1,000, is an evaluation too
+    (warning,) = warnings_of(COLLAPSED, rare, step=1_000, before=HEALTHY)
+    assert warning.endswith("The run stops if the next evaluation finds the same")
 
 
 def test_equal_logits_are_no_collapse_if_their_order_or_loss_says_otherwise() -> None:

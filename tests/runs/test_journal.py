@@ -44,6 +44,7 @@ def test_the_parts_of_a_loss_are_shown_in_its_place_and_those_of_ones_own_last()
     shown = "mlm 5.000  rtd 0.2500  clm 6.5000  1,000 tok/s"
     assert format_metrics(values, ["clm", "mlm", "rtd"]) == shown
     assert format_metrics({"loss": 9.0, "grad_norm": 1.0}, []) == "loss 9.0000"
+    assert format_metrics({"a{0}": 1.0}, ["a{0}"]) == "a{0} 1.0000"
 
 
 def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_losses_and_metrics_of_an_objective_of_ones_own_are_series_too(tmp_path:
     }
     assert series["objective: clm loss, held-out"]["baseline"] == [[5, 6.5]]
     assert series["clm, training"]["baseline"] == [[5, 6.5]]
-    assert series["objective: perplexity, held-out"]["group"] == "perplexity"
+    assert series["objective: perplexity, held-out"]["group"] == "objective: perplexity"
 
 
 def test_a_page_asks_for_what_is_new_alone(tmp_path: Path) -> None:
