@@ -58,8 +58,8 @@ def merge_arms(group: list[Arm], trial: Trial, scale: Scale) -> Arm:
         if is_shown_differently(first, other):
             raise UserError(
                 f"trial {trial.name}: {first.name} and {other.name} are the same run at scale "
-                f"{scale.name} but stand for different ones; give the scale sizes that tell them "
-                "apart"
+                f"{scale.name} but stand for different ones; change the settings of one, or give "
+                "the scale sizes that tell them apart"
             )
     if not others:
         return first

@@ -21,7 +21,9 @@ from electra.files import read_json_object_or_empty
 
 FORMAT = 2
 SCHEDULE = (
-    "fresh for each run: warm-up and decay over its own steps, never the beginning of a longer run"
+    "fresh for each run: warm-up and decay over its own steps, never the beginning of a longer "
+    "run; a shorter run keeps its recipe's warm-up, up to a sixth of its steps, unless the scale "
+    "has a share of its own"
 )
 
 
@@ -79,7 +81,11 @@ def update_plan_file(
         before = read_json_object_or_empty(path)
         if before.get("entries"):
             check_format(path, before)
-            check_settings(path, before, {"trial": asdict(trial), "scale": asdict(sweep.scale)})
+            now = {"trial": asdict(trial), "scale": asdict(sweep.scale)}
+            if sweep.budget != 1 and sweep.scale.warmup_ratio is None:  # its schedule counts
+                now["schedule"] = {"name": "of the runs", "rule": SCHEDULE}
+                before["schedule"] = {"name": "of the runs", "rule": before.get("schedule")}
+            check_settings(path, before, now)
             check_text(path, [*before["entries"], *entries])
         merged = merge_entries(before.get("entries", ()), entries)
         check_scoring(path, merged)
@@ -124,16 +130,29 @@ def check_format(path: Path, plan: Mapping[str, Any]) -> None:
 def check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise where the trial or the scale changed: networks, steps, or how they are scored."""
     for part, settings in now.items():
-        old = dict(flatten(before.get(part, {})))
-        new = dict(flatten(json.loads(json.dumps(settings))))  # as it is read back
+        old = dict(flatten(without_folders(before.get(part, {}))))
+        new = json.loads(json.dumps(settings))  # as it is read back
+        new = dict(flatten(without_folders(new)))
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 raise UserError(
-                    f"{path} was begun when {part} {settings['name']} had another {key}, and one "
+                    f"{path} was begun when {part} {settings['name']} had other {key}, and one "
                     "table would compare its arms with these; remove that file to start a new "
                     "table (runs with the same settings are found again), or give another "
                     "--output-dir"
                 )
+
+
+def without_folders(settings: Any) -> Any:
+    """Return the settings of a trial with its recipe files by their names: it may have moved."""
+    if isinstance(settings, list):
+        return [without_folders(value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    placed = {key: without_folders(value) for key, value in settings.items()}
+    if isinstance(recipe := placed.get("recipe"), str):
+        placed["recipe"] = Path(recipe).name
+    return placed
 
 
 def check_scoring(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:

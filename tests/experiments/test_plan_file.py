@@ -14,6 +14,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.experiments.findings import collect
 from electra.experiments.jobs import build_jobs
+from electra.experiments.plan_file import without_folders
 from electra.experiments.shards import open_shards
 from electra.file_lock import wait_for_lock
 from tests.experiments.sweeps import jobs_of, sweep_of
@@ -65,6 +66,25 @@ def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shard
     ):
         jobs_of(replace(options, scale=replace(options.scale, evaluation=more)), toy_shards)
     assert [each.arm for each in collect(tmp_path)[0].results] == ["electra"]
+
+
+def test_part_trained_arms_of_another_warm_up_are_kept_out_of_a_plan(toy_shards, tmp_path):
+    options = sweep_of(tmp_path, "efficiency", arms=("electra",), budget=Fraction(1, 4))
+    options = replace(options, scale=replace(options.scale, warmup_ratio=None))
+    jobs_of(options, toy_shards)
+    path = tmp_path / "efficiency-smoke-1_4.json"
+    plan = json.loads(path.read_text(encoding="utf8"))
+    path.write_text(json.dumps(plan | {"schedule": "of an earlier version"}), encoding="utf8")
+    with pytest.raises(UserError, match="schedule of the runs had other rule"):
+        jobs_of(replace(options, arms=("bert",)), toy_shards)
+
+
+def test_a_recipe_file_counts_by_its_name_since_its_folder_may_move():
+    stage = {"recipe": "/home/one/mine.toml", "width": 1.0}
+    moved = stage | {"recipe": "../two/mine.toml"}
+    assert without_folders({"arms": [{"stages": [stage]}]}) == without_folders(
+        {"arms": [{"stages": [moved]}]}
+    )
 
 
 def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_again(
