@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import electra
+from electra.api import random_numbers
 from electra.api.random_numbers import own_random_numbers
 from electra.api.results import FinetuneResult, PretrainResult
 from electra.config import SettingError
@@ -233,6 +235,26 @@ def test_a_training_in_another_thread_waits_and_says_so(
         assert not (tmp_path / "run").exists()
     thread.join()
     assert results[0].scores == run.scores
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_process_trains_while_a_thread_of_its_parent_does() -> None:
+    is_training, may_end = threading.Event(), threading.Event()
+
+    def train() -> None:
+        with own_random_numbers(quiet=True):
+            is_training.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    is_training.wait(60)
+    child = os.fork()
+    if not child:
+        os._exit(not random_numbers.training.acquire(timeout=5))
+    may_end.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_training_leaves_the_random_numbers_of_the_program_as_they_were(

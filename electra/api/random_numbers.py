@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,16 @@ from electra.console import to_stderr
 training = threading.RLock()
 
 
+def renew_lock() -> None:
+    """Give a forked process a lock of its own: the thread that holds this one is not there."""
+    global training
+    training = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_lock)
+
+
 @contextmanager
 def own_random_numbers(*, quiet: bool) -> Iterator[None]:
     """Wait for another training of this process; in the end restore the random numbers of the
@@ -23,18 +34,19 @@ def own_random_numbers(*, quiet: bool) -> Iterator[None]:
     torch has one generator for all threads. Of two trainings that draw from it, none could be
     repeated.
     """
-    if not training.acquire(blocking=False):
+    lock = training
+    if not lock.acquire(blocking=False):
         if not quiet:
             to_stderr(
                 "another thread of this process is training; waiting for it (trainings run side by "
                 "side in processes of their own)"
             )
-        training.acquire()
+        lock.acquire()
     try:
         with restored_random_numbers():
             yield
     finally:
-        training.release()
+        lock.release()
 
 
 @contextmanager

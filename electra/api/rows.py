@@ -67,7 +67,9 @@ def as_items(
 
 def refuse_repeated_columns(data: object, *, name: str) -> None:
     """Raise UserError for a DataFrame with two columns of one name: a dict of a row keeps one."""
-    columns = getattr(data, "column_names", getattr(data, "columns", ()))
+    columns = getattr(data, "columns", ())  # of pandas; of pyarrow these are no names
+    if not hasattr(data, "to_dict"):
+        columns = getattr(data, "column_names", ())
     counts = Counter(map(str, columns))
     if repeated := [column for column, count in counts.items() if count > 1]:
         raise UserError(f"{name}: column {min(repeated)!r} is named more than once; rename one")

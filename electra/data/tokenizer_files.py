@@ -53,7 +53,7 @@ def normalizer_settings(definition: Mapping[str, Any]) -> dict[str, Any]:
         if step.get("type") == "BertNormalizer":
             return {
                 "do_lower_case": step["lowercase"],
-                "strip_accents": step["strip_accents"],
+                "strip_accents": step.get("strip_accents"),
                 "tokenize_chinese_chars": step["handle_chinese_chars"],
             }
     return {}

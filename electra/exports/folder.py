@@ -11,6 +11,8 @@ from electra import atomic
 from electra.checksums import CHECKSUMS, verify_if_listed, write_checksums
 from electra.config import UserError
 from electra.files import read_bounded_text
+from electra.model.families import family_of
+from electra.model.model_config import load_shape
 from electra.model.weight_files import CARD, CONFIG
 from electra.tasks.models import load_tokenizer
 
@@ -68,7 +70,8 @@ def copy_files(source: Path, folder: Path) -> None:
     """Copy what describes a model into an export: config.json and the files of its tokenizer."""
     verify_if_listed(source / CONFIG)
     atomic.write(folder / CONFIG, (source / CONFIG).read_bytes())
-    load_tokenizer(source).copy_to(folder)
+    names = family_of(load_shape(source)[0]).model_input_names
+    load_tokenizer(source).copy_to(folder, model_input_names=names)
 
 
 def write_listing(folder: Path, card: str) -> None:

@@ -78,7 +78,7 @@ def exceeded_limit(network: ExportedNetwork) -> int | None:
         return None
     outputs, width = network.head.output.weight.shape
     limit = max_labels(network.family.name, width)
-    if network.reader or outputs <= limit:
+    if network.reader or network.encoder.shape.causal or outputs <= limit:
         return None
     return int(limit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -47,25 +48,27 @@ def has_task(folder: Path) -> bool:
 
 def read_task(
     folder: Path, config: Mapping[str, Any], shape: EncoderShape, named: AnyTask | None
-) -> AnyTask:
-    """Return the task of a folder: the stored one, unless the folder was changed since.
+) -> tuple[AnyTask, bool]:
+    """Return the task of a folder, and whether it is read as transformers reads it.
+
+    That is so where `electra finetune` stored no task, or the folder was changed since.
 
     Transformers keeps the stored task when it saves a model that it trained further, with other
     labels or another class.
     """
     if TASK not in config:
-        return transformers_task(folder, config, named)
+        return transformers_task(folder, config, named), True
     source = str(folder / CONFIG)
     stored = tasks.restore_task(config[TASK], source=source)
     changed = changed_keys(stored, config, shape, source)
     if not changed:
-        return stored
+        return stored, False
     found = f"{source}: {TASK} is of an earlier fine-tuning: it differs in {', '.join(changed)}"
     if not model_config.head_of(config) and "architectures" not in changed:
         raise UserError(f"{found}; correct these keys, or fine-tune it again")
     task = transformers_task(folder, config, named)
     warn(f"{found}; the model is read as transformers reads it")
-    return task
+    return task, True
 
 
 def changed_keys(
@@ -73,7 +76,9 @@ def changed_keys(
 ) -> list[str]:
     """Return the keys of a config.json that contradict the task stored in it."""
     family = family_of(shape)
-    stated, expected = STOCK_DEFAULTS | dict(config), task.config()
+    known = {key: value for key, value in config.items() if value is not None}
+    stated = STOCK_DEFAULTS | known
+    expected = json.loads(json.dumps(task.config()))  # as it is read back
     if task.pools:
         expected |= family.task_config(pooling=task.pooling)
     changed = []

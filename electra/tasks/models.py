@@ -277,7 +277,7 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     config = read_json(folder, CONFIG)
     architecture = model_config.architecture_of(config)
     shape, vocabulary, _ = model_config.load_shape(folder)
-    stored_task = read_task(folder, config, shape, task)
+    stored_task, is_stock = read_task(folder, config, shape, task)
     width = head_input_width(stored_task, shape)
 
     def build() -> Network:
@@ -293,9 +293,10 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    length = stored_length(folder, config, stored_task, positions=shape.positions)
+    stated = {} if is_stock else config
+    length = stored_length(folder, stated, stored_task, positions=shape.positions)
     tokenizer = load_tokenizer(folder)
-    if TASK not in config:
+    if is_stock:
         read_as_transformers(folder, tokenizer, network, stored_task)
     return FinetunedModel(folder, network.eval(), stored_task, tokenizer, length)
 
@@ -322,7 +323,8 @@ def read_as_transformers(
     """
     has_segments = "token_type_ids" in network.family.model_input_names
     found = compare_rows(tokenizer, folder, with_segments=has_segments)
-    if found.stock_segments is None:  # transformers cannot load it: nothing to follow
+    if found.stock_segments is None:
+        warn(f"{folder}: its rows were not compared with those of transformers: {found.single}")
         return
     if has_segments and not any(found.stock_segments):
         network.encoder.ignore_token_types()

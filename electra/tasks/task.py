@@ -114,7 +114,7 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     conventions: Literal["default", "official"] = "default"
 
     def __post_init__(self) -> None:
-        if self.metric_names and self.metric not in self.metric_names:
+        if self.metric and self.metric_names and self.metric not in self.metric_names:
             hint = suggest_or_list(self.metric, self.metric_names)
             raise UserError(f"--metric {self.metric}: {self.name} is not scored by it{hint}")
 

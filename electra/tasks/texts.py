@@ -84,12 +84,12 @@ class TextTask(Task[Text, Array]):
         task = self
         for source in tables:
             blank = 0
-            names: list[str] = []
+            names: list[str] | None = None
             for where, row in self.rows(source, labelled=labelled):
                 if task.text_pair is None:
                     task = task.find_pair(row)
                 if names != list(row):  # mostly all rows have the same, in the same order
-                    columns = task.find_columns(row, where, labelled=labelled, earlier=names)
+                    columns = task.find_columns(row, where, labelled=labelled, earlier=names or ())
                     names = list(row)
                 example = task.example(row, where, columns, labelled=labelled)
                 blank += not example.is_complete
@@ -114,7 +114,7 @@ class TextTask(Task[Text, Array]):
         """Return the task that reads pairs if this first row has a column for them."""
         columns = self.columns(row)
         taken = (columns.text, *self.label_columns(columns))
-        is_pair = TEXT_PAIR in row and TEXT_PAIR not in taken
+        is_pair = row.get(TEXT_PAIR) is not None and TEXT_PAIR not in taken
         return replace(self, text_pair=TEXT_PAIR if is_pair else "")
 
     def remember_pair(self, examples: Sequence[Text]) -> Self:

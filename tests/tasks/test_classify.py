@@ -204,6 +204,11 @@ def test_an_empty_name_on_the_command_line_leaves_the_pair_out() -> None:
         assert split_options(Classify, flags) == ({"text_pair": ""}, [])
 
 
+def test_an_empty_first_row_is_refused_by_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'; columns here are none"):
+        read(tmp_path / "a.jsonl", '{}\n{"text": "a dog"}\n', with_labels=False)
+
+
 @pytest.mark.parametrize("label", ["", " ", "nan", "NaN", "-inf"])
 def test_a_row_without_a_label_is_refused_by_file_and_line(tmp_path: Path, label: str) -> None:
     with pytest.raises(
