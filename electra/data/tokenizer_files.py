@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from electra.config import UserError
+from electra.shipped import suggest_shipped
 
 INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 # The classes that read tokenizer.json as it is, and those that build BERT's tokenizer from its
 # vocabulary. Every other one builds that of its own model.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 BERT_CLASSES = ("ElectraTokenizer", "ElectraTokenizerFast", "BertTokenizer", "BertTokenizerFast")
+
+
+def check_is_folder(folder: Path) -> None:
+    """Raise UserError for a tokenizer that is not there, or is a file."""
+    if folder.is_file():
+        raise UserError(
+            f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
+            "own as tokenizer.json, and name that folder"
+        )
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
+            f"--output-dir {folder}`{suggest_shipped(folder)}"
+        )
 
 
 def stock_config(

@@ -13,7 +13,7 @@ from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError
 from electra.data.records import checksum_file
-from electra.data.tokenizer_files import row_processor, stock_config
+from electra.data.tokenizer_files import check_is_folder, row_processor, stock_config
 from electra.files import (
     parse_json,
     read_bounded_bytes,
@@ -21,7 +21,7 @@ from electra.files import (
     read_json_object,
 )
 from electra.settings import fingerprint
-from electra.shipped import resolve_shipped, suggest_shipped
+from electra.shipped import resolve_shipped
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -192,8 +192,27 @@ class WordPiece:
                 encodings = self.backend_tokenizer.encode_batch_fast(
                     batch, add_special_tokens=False
                 )
-            ids += [encoding.ids for encoding in encodings]
+            ids += [self.without_roles(encoding.ids) for encoding in encodings]
         return ids
+
+    def without_roles(self, ids: list[int]) -> list[int]:
+        """Return the ids of a text, unknown where it spells a token that structures rows."""
+        if not self.spelled_roles:
+            return ids
+        return [self.unk if each in self.spelled_roles else each for each in ids]
+
+    @cached_property
+    def spelled_roles(self) -> frozenset[int]:
+        """The ids of tokens with a role that a text can spell: some models find them in their
+        vocabulary.
+        """
+        backend = self.backend_tokenizer
+        tokens = [token for role, token in self.special.items() if role != "unk"]
+        texts = [text for token in tokens for text in (token, f"a {token}")]
+        with refuse_panics(self.display_name):
+            encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+        found = {each for encoding in encodings for each in encoding.ids}
+        return frozenset(found & {backend.token_to_id(token) for token in tokens})
 
     def row(self, texts: Sequence[str]) -> Row:
         """Return `[CLS] A [SEP]` of a text, or `[CLS] A [SEP] B [SEP]` of a pair."""
@@ -260,20 +279,6 @@ class WordPiece:
         """Return the checksum of every file that `copy_to` wrote into a folder."""
         names = [*self.companions, "tokenizer_config.json", "tokenizer.json"]
         return {name: checksum_file(folder / name) for name in names}
-
-
-def check_is_folder(folder: Path) -> None:
-    """Raise UserError for a tokenizer that is not there, or is a file."""
-    if folder.is_file():
-        raise UserError(
-            f"{folder}: a file, and a tokenizer is a folder; move the file to a folder of its "
-            "own as tokenizer.json, and name that folder"
-        )
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
-            f"--output-dir {folder}`{suggest_shipped(folder)}"
-        )
 
 
 @contextmanager

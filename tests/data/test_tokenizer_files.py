@@ -115,6 +115,18 @@ def test_a_text_cannot_contain_a_token_with_a_role_but_other_special_tokens(
     assert not set(ids) & set(range(5))
 
 
+def test_a_model_of_words_that_knows_the_tokens_with_a_role_reads_them_as_unknown(
+    tmp_path: Path,
+) -> None:
+    vocabulary = {token: number for number, token in enumerate((*SPECIAL_TOKENS, "a", "dog"))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(SPECIAL_TOKENS)
+    tokenizer = WordPiece(backend.to_str())
+    (ids,) = tokenizer.encode(["a [SEP] dog [MASK]"])
+    assert tokenizer.tokens(ids) == ["a", "[UNK]", "dog", "[UNK]"]
+
+
 def test_the_tokens_that_are_missing_are_named_all_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path / "few", build(BYTE_LEVEL, special=["[UNK]", "<s>"]), None)
     with pytest.raises(UserError, match=wording("the_tokens_that_are_missing")):
