@@ -211,19 +211,19 @@ def test_the_checks_of_the_command_line_speak_of_keywords(
         electra.pretrain("tiny", output_dir=tmp_path / "run", **keywords)
 
 
+def pretrain_on_the_shards_of(
+    run: PretrainResult, output_dir: Path, **keywords: Any
+) -> PretrainResult:
+    shards = run.output_dir / "data" / "shards"
+    keywords |= {"data": shards, "settings": TINY_RUN, "output_dir": output_dir}
+    return electra.pretrain("tiny", **keywords)
+
+
 def test_a_training_in_another_thread_waits_and_says_so(
     run: PretrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train() -> None:
-        results.append(
-            electra.pretrain(
-                "tiny",
-                data=run.output_dir / "data" / "shards",
-                max_steps=2,
-                settings=TINY_RUN,
-                output_dir=tmp_path / "run",
-            )
-        )
+        results.append(pretrain_on_the_shards_of(run, tmp_path / "run", max_steps=2))
 
     results: list[PretrainResult] = []
     thread, said = threading.Thread(target=train), ""
@@ -251,7 +251,7 @@ def test_a_forked_process_trains_while_a_thread_of_its_parent_does() -> None:
     is_training.wait(60)
     child = os.fork()
     if not child:
-        os._exit(not random_numbers.training.acquire(timeout=5))
+        os._exit(not random_numbers.training_lock.acquire(timeout=5))
     may_end.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -261,14 +261,7 @@ def test_training_leaves_the_random_numbers_of_the_program_as_they_were(
     run: PretrainResult, tiny: Path, tmp_path: Path
 ) -> None:
     before = torch.get_rng_state()
-    electra.pretrain(
-        "tiny",
-        data=run.output_dir / "data" / "shards",
-        max_steps=1,
-        settings=TINY_RUN,
-        output_dir=tmp_path / "run",
-        quiet=True,
-    )
+    pretrain_on_the_shards_of(run, tmp_path / "run", max_steps=1, quiet=True)
     assert torch.equal(torch.get_rng_state(), before)
     columns = {"text": "review", "label": "stars"}
     settings = FEW | {"max_steps": 1}

@@ -13,13 +13,13 @@ import torch
 
 from electra.console import to_stderr
 
-training = threading.RLock()
+training_lock = threading.RLock()
 
 
 def renew_lock() -> None:
     """Give a forked process a lock of its own: the thread that holds this one is not there."""
-    global training
-    training = threading.RLock()
+    global training_lock
+    training_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -34,7 +34,7 @@ def own_random_numbers(*, quiet: bool) -> Iterator[None]:
     torch has one generator for all threads. Of two trainings that draw from it, none could be
     repeated.
     """
-    lock = training
+    lock = training_lock
     if not lock.acquire(blocking=False):
         if not quiet:
             to_stderr(

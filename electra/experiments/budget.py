@@ -22,7 +22,7 @@ from electra.settings import as_dict, build_layers, find_recipe, merge, set_key
 
 WIDTH_MULTIPLE = 16  # widths are multiples of what a GPU multiplies well
 # A collapsed arm is scored like the others, which shows where it stands.
-DEFAULTS: Layer = {"training": {"stop_on_collapse": False}}
+TRIAL_DEFAULTS: Layer = {"training": {"stop_on_collapse": False}}
 Vocabularies = Mapping[int, int]  # length of a shard's rows → size of its vocabulary
 
 
@@ -153,7 +153,11 @@ def stage_at_scale(
     scaled = nest(
         scale.settings, scale.sizes.get(stage.size, {}), scale.objectives.get(objective, {})
     )
-    layers = {"trials": DEFAULTS, f"recipe {stage.recipe}": named, f"scale {scale.name}": scaled}
+    layers = {
+        "trials": TRIAL_DEFAULTS,
+        f"recipe {stage.recipe}": named,
+        f"scale {scale.name}": scaled,
+    }
     if stage.width != 1:
         layers["width"] = resize(build_layers(Recipe, layers).encoder, stage.width)
     layers[source] = nest(stage.settings)

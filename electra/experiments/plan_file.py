@@ -81,11 +81,8 @@ def update_plan_file(
         before = read_json_object_or_empty(path)
         if before.get("entries"):
             check_format(path, before)
-            now = {"trial": asdict(trial), "scale": asdict(sweep.scale)}
-            if sweep.budget != 1 and sweep.scale.warmup_ratio is None:  # its schedule counts
-                now["schedule"] = {"name": "of the runs", "rule": SCHEDULE}
-                before["schedule"] = {"name": "of the runs", "rule": before.get("schedule")}
-            check_settings(path, before, now)
+            check_settings(path, before, {"trial": asdict(trial), "scale": asdict(sweep.scale)})
+            check_schedule(path, before, sweep)
             check_text(path, [*before["entries"], *entries])
         merged = merge_entries(before.get("entries", ()), entries)
         check_scoring(path, merged)
@@ -141,6 +138,18 @@ def check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
                     "table (runs with the same settings are found again), or give another "
                     "--output-dir"
                 )
+
+
+def check_schedule(path: Path, before: Mapping[str, Any], sweep: Sweep) -> None:
+    """Raise where another version chose the warm-up of part-trained runs otherwise."""
+    if sweep.budget == 1 or sweep.scale.warmup_ratio is not None:
+        return  # the recipe or the scale says it
+    if before.get("schedule") != SCHEDULE:
+        raise UserError(
+            f"{path} was begun by a version that warms up for other numbers of steps, and one "
+            "table would compare its arms with these; remove that file to start a new table, or "
+            "give another --output-dir"
+        )
 
 
 def without_folders(settings: Any) -> Any:

@@ -75,7 +75,7 @@ def test_part_trained_arms_of_another_warm_up_are_kept_out_of_a_plan(toy_shards,
     path = tmp_path / "efficiency-smoke-1_4.json"
     plan = json.loads(path.read_text(encoding="utf8"))
     path.write_text(json.dumps(plan | {"schedule": "of an earlier version"}), encoding="utf8")
-    with pytest.raises(UserError, match="schedule of the runs had other rule"):
+    with pytest.raises(UserError, match="by a version that warms up for other numbers"):
         jobs_of(replace(options, arms=("bert",)), toy_shards)
 
 
