@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
+from pathlib import Path
 
 from cyclopts import CycloptsError
 
@@ -69,8 +73,25 @@ def print_error(error: Exception, code: int, debug: bool) -> int:
     if not isinstance(error, (CycloptsError, UserError, RunFailed, OSError)):
         text = f"{type(error).__name__}: {text} (--debug shows where)"
     text = "; ".join([text, *getattr(error, "__notes__", ())])
-    to_stderr(f"error: {shorten(text)}")
+    message = f"error: {shorten(text)}"
+    if not tell_torchrun(message) or os.environ.get("LOCAL_RANK") == "0":
+        to_stderr(message)
     return code
+
+
+def tell_torchrun(message: str) -> bool:
+    """Write a message where torchrun reads it for the summary that it ends with; return whether it
+    does. One process of a machine prints it too: many would repeat each other.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return False
+    content = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+    try:
+        Path(path).write_text(json.dumps({"message": content}), encoding="utf8")
+    except OSError:
+        return False
+    return True
 
 
 def shorten(text: str) -> str:
