@@ -144,10 +144,13 @@ def record_rows() -> list[str]:
 
 
 def describe_run(run: Result) -> str:
+    """Return how long a run was, what it read, and how it was fine-tuned."""
+    flags = {entry["flags"] for entry in run["tuned"].values()}
+    tuned = f", fine-tuned with `{flags.pop()}`" if len(flags) == 1 and all(flags) else ""
     return (
         f"{run['minutes']:g} minutes, {run['steps']:,} steps, {run['tokens_seen'] / 1e6:,.0f}M "
         f"tokens ({run['epochs']:.1f} epochs of {run['corpus_tokens'] / 1e6:.0f}M), median of "
-        f"{len(run['tuned']['glue/rte']['scores'])} seeds"
+        f"{len(run['tuned']['glue/rte']['scores'])} seeds{tuned}"
     )
 
 

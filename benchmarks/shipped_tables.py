@@ -60,17 +60,22 @@ def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result |
 def shipped_limits(
     result: Result | None = None, *, name: str = SHIPPED, stage: str = STAGE, arm: str = ARM
 ) -> str:
-    """Return how much the scores depend on the seed of pre-training, and what rounding costs."""
+    """Return how much the scores depend on the seed of pre-training, what rounding costs, and what
+    other settings of fine-tuning have.
+    """
     record = result_or_file(result, "record")
     run = find_shipped(record, stage, arm)
     seeds = rounding = ""
+    tunings: list[str] = []
     if run is not None:
         seeds = "".join(describe_other_seeds(record, run))
         rounding = "".join(describe_rounding(record, run, name))
+        tunings = list(describe_other_tunings(record, run, name))
     lines = [
         f"- One seed of pre-training.{seeds or ' How much the scores depend on it is not known.'}",
         "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
         f"for. The tasks were scored with the weights before that.{rounding}",
+        *tunings,
     ]
     return "\n".join(lines)
 
@@ -112,6 +117,19 @@ def describe_rounding(record: Result, shipped: Result, name: str) -> Iterator[st
             if pairs := compare_seeds(entry, shipped["tuned"].get(task)):
                 hardware = run["made"]["hardware"]
                 yield f" As shipped, {task} has {', '.join(pairs)} on {hardware}."
+
+
+def describe_other_tunings(record: Result, shipped: Result, name: str) -> Iterator[str]:
+    """Yield a line for each other setting of fine-tuning that this model has on the same GPU."""
+    for run in record["runs"].values():
+        same = run["made"]["hardware"] == shipped["made"]["hardware"]
+        if run.get("model") == name and same and run["made"]["date"] >= shipped["made"]["date"]:
+            scores = [
+                f"{task} {100 * median(entry['scores']):.1f} ({len(entry['scores'])} seeds)"
+                for task, entry in sorted(run["tuned"].items())
+            ]
+            flags = format_flags(run["settings"]) if run["settings"] else "the default settings"
+            yield f"- As shipped, with {flags}: {', '.join(scores)}."
 
 
 def compare_seeds(entry: Result, before: Result | None) -> list[str]:

@@ -64,14 +64,13 @@ def run_of(scores: dict[str, list[float]], **facts: Any) -> Result:
     return {**shipped, "made": MADE, "tuned": tuned, **facts}
 
 
-def limits_of(**runs: Result) -> tuple[str, str]:
+def limits_of(**runs: Result) -> list[str]:
     shipped = run_of({"glue/cola": [0.50, 0.52, 0.54], "glue/rte": [0.6, 0.6, 0.6]})
-    first, second = shipped_limits({"runs": {"shipped": shipped, **runs}}).splitlines()
-    return first, second
+    return shipped_limits({"runs": {"shipped": shipped, **runs}}).splitlines()
 
 
 def test_one_seed_of_pre_training_says_nothing_of_others() -> None:
-    seeds, rounding = limits_of(
+    seeds, rounding, *others = limits_of(
         unscored=run_of({"glue/rte": [0.5]}, stage="quarter", seed=1),
         other_settings=run_of({task: [0.5] for task in TASKS}, seed=1, settings="t"),
         same_seed=run_of({task: [0.5] for task in TASKS}, stage="quarter"),
@@ -80,6 +79,7 @@ def test_one_seed_of_pre_training_says_nothing_of_others() -> None:
         "One seed of pre-training. How much the scores depend on it is not known."
     )
     assert rounding.endswith("The tasks were scored with the weights before that.")
+    assert not others
 
 
 def test_other_seeds_have_their_minutes_their_means_and_the_task_they_differ_most_on() -> None:
@@ -120,3 +120,21 @@ def test_rounded_weights_with_other_settings_of_fine_tuning_are_not_compared() -
     tuned = run_of({"glue/cola": [0.51]}, stage="finetuning", model=NAME)
     tuned["tuned"]["glue/cola"]["flags"] = "--epochs 10"
     assert "As shipped" not in limits_of(tuned=tuned)[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"settings": "--epochs 10"}, "with `--epochs 10`: glue/cola 52.0 (3 seeds)."),
+        ({"settings": ""}, "with the default settings: glue/cola 52.0 (3 seeds)."),
+        ({"made": {"hardware": "a CPU", "date": MADE["date"]}}, None),
+        ({"model": "another"}, None),
+    ],
+    ids=["other settings", "the default", "other hardware", "another model"],
+)
+def test_other_settings_of_fine_tuning_are_told_of_the_same_hardware(
+    facts: Result, told: str | None
+) -> None:
+    tuned = run_of({"glue/cola": [0.51, 0.52, 0.53]}, stage="finetuning", model=NAME)
+    _, _, *others = limits_of(tuned=tuned | facts)
+    assert others == ([f"- As shipped, {told}"] if told else [])

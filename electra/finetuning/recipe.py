@@ -17,6 +17,8 @@ from electra.tasks import KINDS
 
 SIZES = ("small", "base", "large")  # of the paper
 FAMILIES = ("electra", "modernbert")
+DEPTHS = ("usual", "deep")  # deep: more layers than the paper's Small and Base
+USUAL_LAYERS = 12
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 MOST_EPOCHS = 10.0  # that `min_steps` asks for: what the paper gives its small tasks
@@ -173,11 +175,18 @@ def load_finetune_config(
 ) -> FinetuneConfig:
     """Load a recipe for one model and task.
 
-    Later parts win: the general part of the recipe, its sections for the model's size, its family,
-    the kind of task, the task and frozen encoders, further files, the environment, flags.
+    Later parts win: the general part of the recipe, its sections for the model's depth, its size,
+    its family, the kind of task, the task and frozen encoders, further files, the environment,
+    flags.
     """
     path = find_recipe(name, FINETUNING, kind="fine-tuning recipe")
-    selected = {"size": nearest_size(shape), "family": shape.family, "kind": kind, "task": task}
+    selected = {
+        "depth": DEPTHS[shape.layers > USUAL_LAYERS],
+        "size": nearest_size(shape),
+        "family": shape.family,
+        "kind": kind,
+        "task": task,
+    }
     recipe = read_recipe(path, selected, frozen=frozen)
     # A recipe's length is for all models: one with fewer positions takes fewer tokens.
     if isinstance(recipe.get("length"), int):
@@ -203,7 +212,8 @@ def read_recipe(path: Path, selected: Mapping[str, str], *, frozen: bool) -> Lay
     """Read the general part of a recipe and merge its sections for this size, kind and task."""
     general = read_toml(path)
     for_frozen = pop_section(general, "frozen", path)
-    known = {"size": SIZES, "family": FAMILIES, "kind": (*KINDS, selected["kind"])}
+    kinds = (*KINDS, selected["kind"])
+    known = {"depth": DEPTHS, "size": SIZES, "family": FAMILIES, "kind": kinds}
     sections = []
     for name, choice in selected.items():
         choices = pop_section(general, name, path)

@@ -20,6 +20,7 @@ wording = wording_of(__file__)
 SHAPES = {
     "small": EncoderShape(),
     "base": EncoderShape(width=768, heads=12, feedforward=3072, embedding=768),
+    "deep": EncoderShape(layers=18),
     "large": EncoderShape(layers=24, width=1024, heads=16, feedforward=4096, embedding=1024),
 }
 
@@ -44,7 +45,9 @@ def load_config(
         ("paper", "small", 3e-4, 0.8, 0.0, "per-layer", "mean"),
         ("paper", "base", 1e-4, 0.8, 0.0, "per-layer", "mean"),
         ("paper", "large", 5e-5, 0.9, 0.0, "per-layer", "mean"),
+        ("paper", "deep", 3e-4, 0.87, 0.0, "per-layer", "mean"),  # ours
         ("official", "small", 1e-4, 0.8, 0.01, "official", "sum"),
+        ("official", "deep", 1e-4, 0.8, 0.01, "official", "sum"),
         ("official", "base", 1e-4, 0.8, 0.01, "official", "sum"),
         ("official", "large", 5e-5, 0.9, 0.01, "official", "sum"),
     ],
@@ -162,6 +165,15 @@ def test_batches_are_random_and_conventions_official_in_the_official_recipe_alon
     }
 
 
+def test_the_lowest_of_eighteen_layers_learns_about_as_fast_as_that_of_twelve() -> None:
+    lowest = {
+        size: load_config(size=size).layer_decay ** SHAPES[size].layers
+        for size in ("small", "deep", "large")
+    }
+
+    assert lowest == pytest.approx(dict.fromkeys(lowest, 0.075), rel=0.1)
+
+
 def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
     config = load_config("bert", size="base", kind="choose", task="swag")
     assert (config.epochs, config.learning_rate, config.batch_size, config.layer_decay) == (
@@ -253,6 +265,7 @@ def test_a_frozen_encoder_has_settings_of_its_own() -> None:
             "[size.huge]\nepochs = 1.0\n",
             r"unknown section \[size.huge\]; known are small, base, large",
         ),
+        ("[depth.low]\nepochs = 1.0\n", r"unknown section \[depth.low\]; known are usual, deep"),
         ("size = 3\n", "size = 3 should be a section of settings"),
         ("[task]\nner = 2\n", "ner = 2 should be a section of settings"),
         ("epochs = [\n", "not valid TOML"),
