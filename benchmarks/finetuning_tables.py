@@ -12,6 +12,7 @@ from benchmarks.markdown import (
     table_header,
     table_row,
 )
+from benchmarks.record_comparison import is_scored
 from benchmarks.record_results import read_record
 from benchmarks.shipped_tables import ARM, RECIPE, STAGE, find_shipped
 
@@ -137,7 +138,8 @@ def record_rows() -> list[str]:
     }
     rows = []
     for arm, name in names.items():
-        if run := find_shipped(record, STAGE, arm):
+        run = find_shipped(record, STAGE, arm)
+        if run and is_scored(run, [f"glue/{task}" for task in PUBLISHED]):
             medians = [100 * run["tuned"][f"glue/{task}"]["median"] for task in PUBLISHED]
             rows.append(scores_row(f"{name}, {describe_run(run)}", medians))
     return rows

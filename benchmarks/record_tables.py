@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -296,8 +297,7 @@ def record_tried(result: Result | None = None) -> str:
         arms = stage_runs(result, stage)
         counts[stage] = (len(arms), sum(len(runs) for runs in arms.values()))
     tunings = [run for runs in stage_runs(result, "finetuning").values() for run in runs]
-    # What was asked for by name before it was the default is the default.
-    tried = {run["settings"].removesuffix("--pooling mean") for run in tunings}
+    tried = {without_defaults(run["settings"]) for run in tunings}
     counts["finetuning"] = (len(tried), len(tunings))
     if not any(runs for _, runs in counts.values()):
         return "Nothing has been tried yet."
@@ -307,6 +307,13 @@ def record_tried(result: Result | None = None) -> str:
         "a dozen of pre-training before, and a screen whose result file is lost thirty. Dev sets "
         "chose among them, so the best of them is a little lucky on dev."
     )
+
+
+def without_defaults(settings: str) -> frozenset[tuple[str, str]]:
+    """Return flags without those that were asked for by name and are, or were, the default."""
+    words = shlex.split(settings)
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return frozenset(pairs) - {("--pooling", "mean"), ("--layer-decay", "0.8")}
 
 
 def named(stage: str) -> partial[str]:

@@ -178,7 +178,7 @@ def describe_limits(sources: Mapping[str, Result], options: argparse.Namespace) 
         "- The text holds what its sources hold, old books among them, with their prejudices. "
         "Nobody has measured those of the model: test it before it decides about people.",
         "- Dev sets chose the settings of pre-training, of which about fifty were tried in runs of "
-        "up to 2.5 minutes; those of fine-tuning, about ten; and which of three long runs is "
+        "up to 2.5 minutes; those of fine-tuning, about twenty; and which of three long runs is "
         "shipped (six tasks). The tasks beyond GLUE chose none. No test set was used but that of "
         "CoNLL-2000, which has no dev set.",
         "",

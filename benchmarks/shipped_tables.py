@@ -121,15 +121,26 @@ def describe_rounding(record: Result, shipped: Result, name: str) -> Iterator[st
 
 def describe_other_tunings(record: Result, shipped: Result, name: str) -> Iterator[str]:
     """Yield a line for each other setting of fine-tuning that this model has on the same GPU."""
+    known = {entry.get("flags", "") for entry in shipped["tuned"].values()}
     for run in record["runs"].values():
-        same = run["made"]["hardware"] == shipped["made"]["hardware"]
-        if run.get("model") == name and same and run["made"]["date"] >= shipped["made"]["date"]:
-            scores = [
-                f"{task} {100 * median(entry['scores']):.1f} ({len(entry['scores'])} seeds)"
-                for task, entry in sorted(run["tuned"].items())
-            ]
+        if run.get("model") != name or run["settings"] in known:
+            continue
+        # What was fine-tuned before this model was made was another one of its name.
+        made, then = run["made"], shipped["made"]
+        if made["hardware"] != then["hardware"] or made["date"] < then["date"]:
+            continue
+        scores = [
+            f"{task} {100 * median(entry['scores']):.1f} ({', '.join(points(entry['scores']))})"
+            for task, entry in sorted(run.get("tuned", {}).items())
+            if entry["scores"] and entry.get("flags", "") == run["settings"]
+        ]
+        if scores:
             flags = format_flags(run["settings"]) if run["settings"] else "the default settings"
-            yield f"- As shipped, with {flags}: {', '.join(scores)}."
+            yield f"- As shipped, with {flags}: {'; '.join(scores)}."
+
+
+def points(scores: list[float]) -> list[str]:
+    return [f"{100 * score:.1f}" for score in scores]
 
 
 def compare_seeds(entry: Result, before: Result | None) -> list[str]:

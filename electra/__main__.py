@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ import electra.cli.pretraining
 import electra.cli.serve
 import electra.cli.settings
 import electra.cli.trials  # noqa: F401 (importing a module registers its commands)
+from electra import atomic
 from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
 from electra.console import (
@@ -74,21 +74,21 @@ def print_error(error: Exception, code: int, debug: bool) -> int:
         text = f"{type(error).__name__}: {text} (--debug shows where)"
     text = "; ".join([text, *getattr(error, "__notes__", ())])
     message = f"error: {shorten(text)}"
-    if not tell_torchrun(message) or os.environ.get("LOCAL_RANK") == "0":
+    if not tell_torchrun(message) or os.environ.get("LOCAL_RANK", "0") == "0":
         to_stderr(message)
     return code
 
 
 def tell_torchrun(message: str) -> bool:
     """Write a message where torchrun reads it for the summary that it ends with; return whether it
-    does. One process of a machine prints it too: many would repeat each other.
+    does. The first process of a machine prints it too: others would repeat it.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False
     content = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
     try:
-        Path(path).write_text(json.dumps({"message": content}), encoding="utf8")
+        atomic.write_json(Path(path), {"message": content})
     except OSError:
         return False
     return True

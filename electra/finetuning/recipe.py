@@ -40,7 +40,8 @@ class FinetuneConfig:
     """The settings of a fine-tuning. Defaults are those of the paper for Small."""
 
     learning_rate: float = 3e-4  # of the head, at the end of warm-up
-    layer_decay: float = 0.8  # each layer learns at this ratio of the rate of the layer above it
+    # each layer learns at this ratio of the rate of the layer above it; recipes set it by depth
+    layer_decay: float = 0.8
     # official: counts one layer too many below the head, as the released code does
     layer_counting: Literal["per-layer", "official"] = "per-layer"
     warmup_ratio: float = 0.1  # share of the steps in which the rate rises from zero
@@ -209,7 +210,7 @@ def given_settings(
 
 
 def read_recipe(path: Path, selected: Mapping[str, str], *, frozen: bool) -> Layer:
-    """Read the general part of a recipe and merge its sections for this size, kind and task."""
+    """Read the general part of a recipe and merge its sections for this model, kind and task."""
     general = read_toml(path)
     for_frozen = pop_section(general, "frozen", path)
     kinds = (*KINDS, selected["kind"])

@@ -165,6 +165,23 @@ def test_batches_are_random_and_conventions_official_in_the_official_recipe_alon
     }
 
 
+def test_depth_and_size_and_task_set_the_layer_wise_decay() -> None:
+    shapes = {
+        "12 layers": EncoderShape(layers=12),
+        "13 layers": EncoderShape(layers=13),
+        "24 layers of base": EncoderShape(layers=24, width=768, heads=12),
+    }
+    paper = {"kind": "glue", "task": "glue/sst-2"}
+    found = {
+        name: load_finetune_config("paper", shape=shape, **paper).layer_decay
+        for name, shape in shapes.items()
+    }
+
+    assert found == {"12 layers": 0.8, "13 layers": 0.87, "24 layers of base": 0.87}
+    assert load_config(size="deep", kind="choose", task="swag").layer_decay == 1.0
+    assert load_config(size="deep", flags=["--layer-decay", "0.8"]).layer_decay == 0.8
+
+
 def test_the_lowest_of_eighteen_layers_learns_about_as_fast_as_that_of_twelve() -> None:
     lowest = {
         size: load_config(size=size).layer_decay ** SHAPES[size].layers
