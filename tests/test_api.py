@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -220,18 +221,19 @@ def pretrain_on_the_shards_of(
 
 
 def test_a_training_in_another_thread_waits_and_says_so(
-    run: PretrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: PretrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train() -> None:
         results.append(pretrain_on_the_shards_of(run, tmp_path / "run", max_steps=2))
 
+    # capsys would lose what a thread writes while it is read.
+    said: Queue[str] = Queue()
+    monkeypatch.setattr(random_numbers, "to_stderr", said.put)
     results: list[PretrainResult] = []
-    thread, said = threading.Thread(target=train), ""
+    thread = threading.Thread(target=train)
     with own_random_numbers(quiet=True):
         thread.start()
-        while "another thread of this process is training; waiting" not in said:
-            assert thread.is_alive()
-            said += capsys.readouterr().err
+        assert said.get(timeout=60).startswith("another thread of this process is training; wait")
         assert not (tmp_path / "run").exists()
     thread.join()
     assert results[0].scores == run.scores
