@@ -14,7 +14,7 @@ from benchmarks.markdown import (
 )
 from benchmarks.record_comparison import is_scored
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import ARM, RECIPE, STAGE, find_shipped
+from benchmarks.shipped_tables import ARM, RECIPE, STAGE, find_run
 
 # Published dev scores: the official ELECTRA-Small trained on OpenWebText for a million steps,
 # median over seeds.
@@ -138,7 +138,7 @@ def record_rows() -> list[str]:
     }
     rows = []
     for arm, name in names.items():
-        run = find_shipped(record, STAGE, arm)
+        run = find_run(record, STAGE, arm)
         if run and is_scored(run, [f"glue/{task}" for task in PUBLISHED]):
             medians = [100 * run["tuned"][f"glue/{task}"]["median"] for task in PUBLISHED]
             rows.append(scores_row(f"{name}, {describe_run(run)}", medians))
@@ -146,7 +146,7 @@ def record_rows() -> list[str]:
 
 
 def describe_run(run: Result) -> str:
-    """Return how long a run was, what it read, and how it was fine-tuned."""
+    """Return how long a run was, what it read, and with which flags all its tasks were tuned."""
     flags = {entry["flags"] for entry in run["tuned"].values()}
     tuned = f", fine-tuned with `{flags.pop()}`" if len(flags) == 1 and all(flags) else ""
     return (

@@ -18,7 +18,7 @@ RECIPE = "modern-small-deep"  # its settings
 
 def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str = ARM) -> str:
     """Return the scores of a model, with all seeds, beside published ones."""
-    run = find_shipped(result_or_file(result, "record"), stage, arm)
+    run = find_run(result_or_file(result, "record"), stage, arm)
     if run is None:
         return "not measured"
     name, published = PUBLISHED
@@ -34,10 +34,9 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
     ]
     medians = []
     for task, entry in sorted(run["tuned"].items()):
-        scores = [100 * score for score in entry["scores"]]
-        medians.append(median(scores))
+        medians.append(100 * median(entry["scores"]))
         beside = published.get(task.removeprefix("glue/"))
-        every = ", ".join(f"{score:.1f}" for score in scores)
+        every = format_points(entry["scores"])
         flags = format_flags(entry.get("flags"))
         lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
     if {task.removeprefix("glue/") for task in run["tuned"]} == set(published):
@@ -46,7 +45,7 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
     return "\n".join(lines)
 
 
-def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
+def find_run(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
     """Return the first run of an arm that has scores."""
     for run in record["runs"].values():
         if (run["stage"], run["arm"]) == (stage, arm) and run.get("tuned"):
@@ -64,7 +63,7 @@ def shipped_limits(
     other settings of fine-tuning have.
     """
     record = result_or_file(result, "record")
-    run = find_shipped(record, stage, arm)
+    run = find_run(record, stage, arm)
     seeds = rounding = ""
     tunings: list[str] = []
     if run is not None:
@@ -109,10 +108,7 @@ def span(scores: list[float]) -> float:
 
 def describe_rounding(record: Result, shipped: Result, name: str) -> Iterator[str]:
     """Yield scores of the rounded weights beside those of the same seeds and settings before."""
-    for run in record["runs"].values():
-        # What was fine-tuned before this model was made was another one of its name.
-        if run.get("model") != name or run["made"]["date"] < shipped["made"]["date"]:
-            continue
+    for run in tunings_of(record, shipped, name):
         for task, entry in run.get("tuned", {}).items():
             if pairs := compare_seeds(entry, shipped["tuned"].get(task)):
                 hardware = run["made"]["hardware"]
@@ -122,15 +118,12 @@ def describe_rounding(record: Result, shipped: Result, name: str) -> Iterator[st
 def describe_other_tunings(record: Result, shipped: Result, name: str) -> Iterator[str]:
     """Yield a line for each other setting of fine-tuning that this model has on the same GPU."""
     known = {entry.get("flags", "") for entry in shipped["tuned"].values()}
-    for run in record["runs"].values():
-        if run.get("model") != name or run["settings"] in known:
-            continue
-        # What was fine-tuned before this model was made was another one of its name.
-        made, then = run["made"], shipped["made"]
-        if made["hardware"] != then["hardware"] or made["date"] < then["date"]:
+    for run in tunings_of(record, shipped, name):
+        is_same_gpu = run["made"]["hardware"] == shipped["made"]["hardware"]
+        if not is_same_gpu or run["settings"] in known:
             continue
         scores = [
-            f"{task} {100 * median(entry['scores']):.1f} ({', '.join(points(entry['scores']))})"
+            f"{task} {100 * median(entry['scores']):.1f} ({format_points(entry['scores'])})"
             for task, entry in sorted(run.get("tuned", {}).items())
             if entry["scores"] and entry.get("flags", "") == run["settings"]
         ]
@@ -139,8 +132,17 @@ def describe_other_tunings(record: Result, shipped: Result, name: str) -> Iterat
             yield f"- As shipped, with {flags}: {'; '.join(scores)}."
 
 
-def points(scores: list[float]) -> list[str]:
-    return [f"{100 * score:.1f}" for score in scores]
+def tunings_of(record: Result, shipped: Result, name: str) -> Iterator[Result]:
+    """Yield the fine-tunings of a shipped model. What was fine-tuned before it was made was another
+    one of its name.
+    """
+    for run in record["runs"].values():
+        if run.get("model") == name and run["made"]["date"] >= shipped["made"]["date"]:
+            yield run
+
+
+def format_points(scores: list[float]) -> str:
+    return ", ".join(f"{100 * score:.1f}" for score in scores)
 
 
 def compare_seeds(entry: Result, before: Result | None) -> list[str]:

@@ -575,6 +575,22 @@ def test_a_table_of_nothing_says_so(table):
     assert "no machine yet" in table({}) or "not measured" in table({})
 
 
+def test_a_run_that_has_only_some_scores_is_not_put_beside_published_ones(monkeypatch):
+    tuned = {
+        f"glue/{name}": {"flags": "--epochs 1", "scores": [0.5], "median": 0.5}
+        for name in finetuning_tables.PUBLISHED
+    }
+    run = {"stage": "final", "minutes": 1.0, "steps": 9, "epochs": 1.0}
+    run |= {"tokens_seen": 2e6, "corpus_tokens": 2e6}
+    whole = run | {"arm": finetuning_tables.ARM, "tuned": tuned}
+    part = run | {"arm": "paper", "tuned": {"glue/rte": tuned["glue/rte"]}}
+    record = {"runs": {"whole": whole, "part": part}}
+    monkeypatch.setattr(finetuning_tables, "read_record", lambda path: record)
+    (row,) = finetuning_tables.record_rows()
+    assert row.startswith("| `small-en`")
+    assert row.endswith("fine-tuned with `--epochs 1` |" + 7 * " 50.0 |")
+
+
 def test_a_row_of_finetuning_says_how_long_it_was_measured():
     rounds = {
         side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")

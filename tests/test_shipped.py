@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForTokenClassification, AutoTokeniz
 import electra
 from benchmarks import generate_pairs, minimal_pairs, record_corpus, ship
 from benchmarks.markdown import ROOT, read_result
-from benchmarks.shipped_tables import RECIPE, find_shipped
+from benchmarks.shipped_tables import RECIPE, find_run
 from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
@@ -205,9 +205,9 @@ def test_an_arm_has_its_own_scores(record_file: Path) -> None:
     other = run | {"arm": "other", "tuned": {"glue/rte": {"scores": [0.8]}}}
     unscored = {key: value for key, value in run.items() if key != "tuned"} | {"arm": "unscored"}
     record = {"runs": {"a": run, "b": other, "c": unscored}}
-    assert find_shipped(record, run["stage"], run["arm"]) == run
-    assert find_shipped(record, run["stage"], "other") == other
-    assert find_shipped(record, run["stage"], "unscored") is None
+    assert find_run(record, run["stage"], run["arm"]) == run
+    assert find_run(record, run["stage"], "other") == other
+    assert find_run(record, run["stage"], "unscored") is None
 
 
 @pytest.mark.usefixtures("with_toy")

@@ -17,8 +17,8 @@ from electra.tasks import KINDS
 
 SIZES = ("small", "base", "large")  # of the paper
 FAMILIES = ("electra", "modernbert")
-DEPTHS = ("usual", "deep")  # deep: more layers than the paper's Small and Base
-USUAL_LAYERS = 12
+DEPTHS = ("usual", "deep")
+USUAL_LAYERS = 12  # of the paper's Small and Base; deep encoders have more
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 MOST_EPOCHS = 10.0  # that `min_steps` asks for: what the paper gives its small tasks
@@ -182,7 +182,7 @@ def load_finetune_config(
     """
     path = find_recipe(name, FINETUNING, kind="fine-tuning recipe")
     selected = {
-        "depth": DEPTHS[shape.layers > USUAL_LAYERS],
+        "depth": "deep" if shape.layers > USUAL_LAYERS else "usual",
         "size": nearest_size(shape),
         "family": shape.family,
         "kind": kind,
